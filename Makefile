@@ -1,0 +1,33 @@
+# make serve: install what is needed into .venv, and serve the demo model on 127.0.0.1:8000.
+# make test:  the same environment, and every check.
+
+PYTHON ?= python3
+# Options for pip when it installs torch, e.g. the index of PyTorch's CPU wheels.
+TORCH_ARGS ?=
+# Flags of octavo serve, e.g. ARGS="--port 8123".
+ARGS ?=
+# What pytest runs, e.g. TESTS=tests/gateway.
+TESTS ?=
+
+BIN := .venv/bin
+
+.PHONY: venv serve test lint clean
+
+venv:
+	@PYTHON='$(PYTHON)' TORCH_ARGS='$(TORCH_ARGS)' sh scripts/venv.sh
+
+serve: venv
+	@exec $(BIN)/octavo serve smollm2 $(ARGS)
+
+test: lint
+	$(BIN)/python -m pytest $(TESTS)
+
+lint: venv
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+clean:
+	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

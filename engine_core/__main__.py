@@ -1,0 +1,85 @@
+"""``python -m engine_core``: one engine incarnation. Its configuration is the first line of standard input.
+
+The rest of standard input is the death pipe: when it ends, so does this process, whatever it is doing. Ctrl-C and
+SIGTERM reach the whole process group and are the supervisor's to answer, so they are ignored here.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+from typing import BinaryIO
+
+import msgspec
+import structlog
+
+from engine_core.installation import check_kernels_package
+from ipc.config import EngineConfig
+from ipc.errors import ConfigError
+from observability.logging import configure
+
+log = structlog.get_logger("octavo.engine")
+
+PR_SET_PDEATHSIG = 1
+
+
+def main() -> int:
+    """The exit status: 0 after a drain, 2 for a configuration that cannot work."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # torch's OpenMP threads must not spin while they wait: beside any other busy process a spinning pair is 15 times
+    # slower than a sleeping one.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    die_with_parent(sys.stdin.buffer)
+    config = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineConfig)
+    threading.Thread(target=watch_parent, args=(sys.stdin.buffer,), name="death-pipe", daemon=True).start()
+    configure(config.log_level)
+    try:
+        serve(config)
+    except ConfigError as error:
+        sys.stderr.write(f"octavo: {error}\n")
+        sys.stderr.flush()
+        os._exit(2)
+    except Exception:
+        log.exception("engine failed")
+        os._exit(1)  # without waiting for threads that may be in the middle of a step
+    return 0
+
+
+def serve(config: EngineConfig) -> None:
+    """Listen, load, announce, run until drained."""
+    # Imported here: torch takes a second, and the death pipe must be watched before it.
+    check_kernels_package()
+    from engine_core.build import build_engine
+    from engine_core.io import SocketThread
+    from engine_core.progress import Progress
+    from engine_core.statistics import StatsReporter
+
+    progress = Progress()
+    channel = SocketThread(config.transport, progress)
+    engine = build_engine(config, channel)
+    progress.watch(engine.core, engine.runner)
+    channel.announce(engine.ready, engine.build_request)
+    reporter = StatsReporter(channel, config.transport.incarnation)
+    engine.core.run(reporter.on_step)
+    channel.close()
+
+
+def die_with_parent(pipe: BinaryIO) -> None:
+    """Linux kills us when the thread that started us ends; elsewhere the pipe alone has to do."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if pipe.closed:
+        raise SystemExit("octavo: engine started without a death pipe")
+
+
+def watch_parent(pipe: BinaryIO) -> None:
+    """Block until the supervisor's end of the pipe is gone."""
+    while pipe.read(4096):
+        pass
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,181 @@
+"""The only wiring of an engine: from its configuration to an ``EngineCore`` that is ready to run."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+import torch
+
+from engine_core import registry
+from engine_core.core import EngineCore
+from engine_core.device.queue import Device
+from engine_core.executor.uniproc import UniprocExecutor
+from engine_core.io import SocketThread
+from engine_core.kv_cache.manager import KVCacheManager
+from engine_core.models.config import ArchitectureConfig, read_config
+from engine_core.models.decoder import DecoderModel
+from engine_core.models.identity import model_digest, num_token_ids
+from engine_core.models.loader import load_model
+from engine_core.numerics import numerics_id
+from engine_core.request_builder import AddReader
+from engine_core.runner.memory import num_kv_blocks
+from engine_core.runner.model_runner import ModelRunner, RunnerSizes
+from engine_core.runner.prefill_rate import measure_prefill_rate
+from engine_core.scheduler.budget import budget_for_rate
+from engine_core.scheduler.scheduler import Scheduler, SchedulerLimits
+from ipc.config import EngineConfig, ModelConfig
+from ipc.errors import ConfigError
+from ipc.messages import PROTOCOL, Ready
+from kernels import ops as kernel_ops
+
+log = structlog.get_logger("octavo.engine")
+
+DTYPES = {"auto": torch.bfloat16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """What ``__main__`` runs."""
+
+    core: EngineCore
+    runner: ModelRunner
+    ready: Ready
+    build_request: AddReader
+
+
+def build_engine(config: EngineConfig, channel: SocketThread) -> Engine:
+    """Load the model and put the engine together. Raises ConfigError, one line, when something cannot work."""
+    started = time.monotonic()
+    folder = Path(config.model.model)
+    architecture = read_config(folder)
+    max_model_len = choose_max_model_len(config.model, architecture)
+    overlap, device = make_device(config)
+    policy = load_policy(config.scheduler.scheduling_policy)
+    model = load_model(
+        folder,
+        architecture,
+        dtype=DTYPES[config.model.dtype],
+        load_format=config.model.load_format,
+        seed=config.model.seed,
+        max_model_len=max_model_len,
+        ops=kernel_ops.load("reference"),
+        device=device.torch_device,
+    )
+    log.info("model loaded", seconds=round(time.monotonic() - started, 2), model=str(folder))
+    sizes = choose_sizes(config, model, max_model_len, device)
+    runner = ModelRunner(model, sizes, device.torch_device)
+    num_batched = config.scheduler.max_num_batched_tokens
+    if num_batched is None:
+        num_batched = budget_for_rate(measure_prefill_rate(runner, sizes))
+    identity = model_digest(folder)
+    layout_id = model.kv_layout(sizes.block_size).layout_id
+    numerics = numerics_id(
+        ops_name=model.ops.name,
+        isa=model.ops.isa,
+        model_digest=identity,
+        dtype=str(model.dtype),
+        kv_layout_id=layout_id,
+        settings=f"{config.model.load_format} {config.model.seed} {max_model_len}",
+    )
+    kv = KVCacheManager(
+        sizes.num_blocks,
+        sizes.block_size,
+        enable_prefix_caching=config.cache.enable_prefix_caching,
+        root=bytes.fromhex(numerics),
+    )
+    limits = SchedulerLimits(config.scheduler.max_num_seqs, num_batched, max_model_len)
+    scheduler = Scheduler(policy, kv, limits, time.monotonic_ns)
+    core = EngineCore(
+        scheduler,
+        UniprocExecutor(runner, device),
+        channel,
+        incarnation=config.transport.incarnation,
+        overlap=overlap,
+        clock=time.monotonic_ns,
+    )
+    ready = Ready(
+        protocol=PROTOCOL,
+        incarnation=config.transport.incarnation,
+        numerics_id=numerics,
+        model_digest=identity.hex(),
+        vocab_size=architecture.vocab_size,
+        num_token_ids=sizes.num_token_ids,
+        max_model_len=max_model_len,
+        block_size=sizes.block_size,
+        num_blocks=sizes.num_blocks,
+        monotonic_ns=time.monotonic_ns(),
+        wall_ns=time.time_ns(),
+        max_num_seqs=limits.max_num_seqs,
+        max_num_batched_tokens=num_batched,
+    )
+    _log_sizes(ready)
+    return Engine(core, runner, ready, AddReader(architecture.vocab_size, kv.extend_hashes))
+
+
+def make_device(config: EngineConfig) -> tuple[bool, Device]:
+    """(whether steps overlap, the device). Raises ConfigError for one that is not there."""
+    name = "cpu" if config.model.device == "auto" else config.model.device
+    if name not in registry.names("device"):
+        raise ConfigError(f"--device {name}: this version of octavo runs on {', '.join(registry.names('device'))}")
+    kind = registry.load("device", name)
+    wanted = config.scheduler.async_scheduling
+    overlap = kind.overlaps_by_default if wanted is None else wanted
+    device: Device = kind(overlap=overlap)
+    return overlap, device
+
+
+def load_policy(name: str) -> SchedulingPolicy:
+    """A fresh policy. Raises ConfigError for a name that is none's."""
+    try:
+        policy: SchedulingPolicy = registry.load("policy", name)()
+    except ConfigError as error:
+        raise ConfigError(f"--scheduling-policy: {error}") from error
+    return policy
+
+
+def choose_max_model_len(config: ModelConfig, architecture: ArchitectureConfig) -> int:
+    """The context in tokens. Raises ConfigError when the model cannot have that much."""
+    longest = architecture.max_position_embeddings
+    if config.max_model_len is None:
+        return longest
+    if config.max_model_len > longest:
+        raise ConfigError(f"--max-model-len {config.max_model_len}: the model's positions end at {longest}")
+    return config.max_model_len
+
+
+def choose_sizes(config: EngineConfig, model: DecoderModel, max_model_len: int, device: Device) -> RunnerSizes:
+    """Blocks and slots. Raises ConfigError when memory is too small."""
+    block_size = config.cache.block_size
+    most = config.scheduler.max_num_seqs * -(-max_model_len // block_size)
+    num_blocks = num_kv_blocks(
+        config.cache,
+        bytes_per_block=model.kv_layout(block_size).bytes_per_block * model.num_layers,
+        free_bytes=device.free_memory_bytes(),
+        is_gpu=device.torch_device.type != "cpu",
+        most=most,
+    )
+    return RunnerSizes(
+        num_slots=2 * config.scheduler.max_num_seqs,
+        num_blocks=num_blocks,
+        block_size=block_size,
+        max_model_len=max_model_len,
+        num_token_ids=num_token_ids(Path(config.model.model)),
+    )
+
+
+def _log_sizes(ready: Ready) -> None:
+    tokens = ready.num_blocks * ready.block_size
+    log.info(
+        "engine built",
+        kv_blocks=ready.num_blocks,
+        kv_tokens=tokens,
+        max_model_len=ready.max_model_len,
+        max_num_batched_tokens=ready.max_num_batched_tokens,
+    )
+    if tokens < ready.max_model_len:
+        log.warning(
+            "the KV cache is smaller than the context: longer requests are refused",
+            longest_request=ready.max_sequence_len,
+            max_model_len=ready.max_model_len,
+        )

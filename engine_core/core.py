@@ -1,0 +1,158 @@
+"""The engine's busy loop: drain the inbox, schedule, launch, commit the step before (design 5).
+
+Knows messages as values and the executor as an interface: no sockets, no tensors. With overlap one step is
+pending while the next is scheduled; without it the same code commits each step before the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from engine_core.channel import Channel, GatewayGone, Inbound, UnfitRequest
+from engine_core.metrics import StepTimes
+from engine_core.scheduler.outputs import Reply
+from engine_core.scheduler.scheduler import NeedsCommit, Scheduler, StepPlan
+from engine_core.sequence import Request
+from engine_core.step import Executor, StepHandle
+from ipc.messages import Abort, Accepted, Drain, Failed, Finish, FinishReason, Output, Outputs
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedStep:
+    """A step on its way."""
+
+    plan: StepPlan
+    handle: StepHandle
+
+
+class EngineCore:
+    """One engine. ``clock``: monotonic nanoseconds."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        executor: Executor,
+        channel: Channel,
+        *,
+        incarnation: int,
+        overlap: bool,
+        clock: Callable[[], int],
+    ) -> None:
+        self.scheduler, self.executor, self.channel = scheduler, executor, channel
+        self.times = StepTimes(clock)
+        self.num_loops = 0
+        self._incarnation, self._overlap, self._clock = incarnation, overlap, clock
+        self._pending: LaunchedStep | None = None
+        self._is_draining = False
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing runs, waits or is on its way."""
+        return self._pending is None and not self.scheduler.has_work
+
+    def run(self, on_step: Callable[[EngineCore], None]) -> None:
+        """Serve until drained. ``on_step`` is called after each step and on going idle (statistics)."""
+        while not (self._is_draining and self.is_idle):
+            self.step(block=True)
+            on_step(self)
+        self.executor.shutdown()
+
+    def step(self, *, block: bool = False) -> None:
+        """One turn of the loop; with ``block`` it waits for a message when there is nothing to do."""
+        self.num_loops += 1
+        for inbound in self.channel.receive(timeout=None if block and self.is_idle else 0):
+            self._handle(inbound)
+        launched = self._launch()
+        if self._overlap:
+            pending, self._pending = self._pending, launched
+            self._commit(pending)
+            self._sample(launched)
+        else:
+            self._sample(launched)
+            self._commit(launched)
+
+    # ---- a step, in parts
+
+    def _launch(self) -> LaunchedStep | None:
+        with self.times.schedule:
+            try:
+                plan = self.scheduler.schedule(is_step_pending=self._pending is not None)
+            except NeedsCommit:
+                plan = None
+                must_commit = True
+            else:
+                must_commit = False
+        if must_commit:
+            pending, self._pending = self._pending, None
+            self._commit(pending)
+            with self.times.schedule:
+                plan = self.scheduler.schedule(is_step_pending=False)
+        if plan is None:
+            return None
+        with self.times.launch:
+            handle = self.executor.launch(plan.output)
+        self.times.count_step(plan.output.num_tokens)
+        return LaunchedStep(plan, handle)
+
+    def _sample(self, launched: LaunchedStep | None) -> None:
+        """Rows with a host mask are drawn now that all tokens before them are known."""
+        if launched is not None and any(entry.needs_commit for entry in launched.plan.output.scheduled):
+            self.executor.launch_sample(launched.handle, self.scheduler.masks(launched.plan))
+
+    def _commit(self, launched: LaunchedStep | None) -> None:
+        if launched is None:
+            return
+        with self.times.wait:
+            result = launched.handle.result()
+        with self.times.commit:
+            self._reply(self.scheduler.commit(launched.plan, result))
+
+    def _reply(self, replies: list[Reply]) -> None:
+        """One message a gateway for all outputs; failures are messages of their own, and the last word."""
+        by_owner: dict[bytes, list[Output]] = {}
+        failures: list[tuple[bytes, Failed]] = []
+        for reply in replies:
+            if isinstance(reply.message, Output):
+                by_owner.setdefault(reply.owner, []).append(reply.message)
+            else:
+                failures.append((reply.owner, reply.message))
+        now = self._clock()
+        for owner, outputs in by_owner.items():
+            self.channel.send(owner, Outputs(self._incarnation, now, tuple(outputs)))
+        for owner, failure in failures:
+            self.channel.send(owner, failure)
+
+    # ---- messages
+
+    def _handle(self, inbound: Inbound) -> None:
+        owner, message = inbound
+        match message:
+            case Request():
+                self._add(message)
+            case UnfitRequest():
+                self.channel.send(owner, Failed(message.request_id, -1, "invalid", message.problem))
+            case Finish():
+                reason = FinishReason(message.reason)
+                self._reply(self.scheduler.finish(message.request_id, message.choice, reason, message.num_tokens))
+            case Abort():
+                self._reply(self.scheduler.abort(message.request_id))
+            case GatewayGone():
+                for request in [request for request in self.scheduler.requests.values() if request.owner == owner]:
+                    self.scheduler.abort(request.request_id)
+            case Drain():
+                self._is_draining = True
+
+    def _add(self, request: Request) -> None:
+        failure = None
+        if request.request_id in self.scheduler.requests:
+            failure = ("duplicate_id", "this request id is in use")
+        elif self._is_draining:
+            failure = ("draining", "the engine takes no new requests")
+        elif (problem := self.scheduler.why_impossible(request)) is not None:
+            failure = ("impossible", problem)
+        if failure is not None:
+            self.channel.send(request.owner, Failed(request.request_id, -1, *failure))
+            return
+        self.channel.send(request.owner, Accepted(request.request_id))
+        self.scheduler.add(request)

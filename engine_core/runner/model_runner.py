@@ -1,0 +1,133 @@
+"""Runs one step on one device: gather tokens, forward, logits, sample, store; then read back what was found.
+
+``prepare`` and ``read`` are host work, ``forward`` and ``sample`` run on the device queue, in order. Knows slots,
+not sequences.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engine_core.models.decoder import DecoderModel
+from engine_core.runner.forward_batch import ForwardBatch, PromptLogprobRows
+from engine_core.runner.input_builder import InputBuilder
+from engine_core.runner.slot_state import SlotState
+from engine_core.step import ModelRunnerOutput, SchedulerOutput, SequenceOutput
+from ipc.codec import join_logprobs
+from ipc.messages import TokenLogprobs
+from kernels.ops import AttentionBatch, Logprobs, Samples
+
+PROMPT_LOGPROB_ROWS = 64  # logits of a long prompt never exist all at once
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerSizes:
+    """How many of what the runner holds."""
+
+    num_slots: int
+    num_blocks: int
+    block_size: int
+    max_model_len: int
+    num_token_ids: int
+
+
+@dataclass(slots=True)
+class ForwardResult:
+    """On the device: logits f32 [R, V] of the rows to sample, and prompt log-probabilities by entry."""
+
+    logits: Tensor
+    prompt_logprobs: list[tuple[PromptLogprobRows, list[Logprobs]]]
+
+
+class ModelRunner:
+    """The model, its KV cache and its slots on one device."""
+
+    def __init__(self, model: DecoderModel, sizes: RunnerSizes, device: torch.device) -> None:
+        self.num_layers_done = 0  # moves while there is progress; read by another thread
+        self._model, self._ops = model, model.ops
+        self._layout = model.kv_layout(sizes.block_size)
+        self._caches = [
+            torch.empty((sizes.num_blocks, self._layout.bytes_per_block), dtype=torch.uint8, device=device)
+            for _ in range(model.num_layers)
+        ]
+        self._slots = SlotState(sizes.num_slots, sizes.max_model_len, sizes.block_size, device)
+        self._builder = InputBuilder(sizes.num_slots, sizes.num_token_ids, sizes.block_size, device)
+        self._vocab_size = model.config.vocab_size
+
+    def prepare(self, plan: SchedulerOutput) -> ForwardBatch:
+        """Host: the step's inputs."""
+        return self._builder.build(plan)
+
+    def forward(self, batch: ForwardBatch) -> ForwardResult:
+        """Device: everything up to the logits."""
+        slots = self._slots
+        slots.apply(batch.bindings, batch.block_table_updates)
+        if len(batch.copy_sources):
+            for cache in self._caches:
+                self._ops.copy_blocks(cache, batch.copy_sources, batch.copy_destinations)
+        input_ids = self._ops.gather_tokens(slots.tokens, batch.row_slots, batch.positions)
+        attention = AttentionBatch(
+            query_start=batch.query_start,
+            block_tables=slots.block_tables[batch.sequence_slots, : batch.num_blocks],
+            positions=batch.positions,
+            kv_slots=slots.kv_slots(batch.row_slots, batch.positions),
+        )
+        hidden = self._model.forward(input_ids, batch.positions, self._caches, self._layout, attention)
+        self.num_layers_done += self._model.num_layers
+        prompt_logprobs = [(rows, self._prompt_logprobs(batch, rows, hidden)) for rows in batch.prompt_logprob_rows]
+        if not batch.sample_entries:
+            return ForwardResult(hidden.new_empty((0, self._vocab_size)), prompt_logprobs)
+        return ForwardResult(self._model.logits(hidden[batch.sample_indices]), prompt_logprobs)
+
+    def sample(self, batch: ForwardBatch, result: ForwardResult, masks: dict[int, bytes]) -> Samples:
+        """Device: draw a token for each sampled row and put it where the next step finds it."""
+        rows = batch.sample_rows
+        if not batch.sample_entries:
+            return Samples(rows.slots, rows.slots.to(torch.bool), None)
+        if masks:
+            words = -(-self._vocab_size // 32)
+            bitmask = np.frombuffer(b"".join(masks.values()), np.int32).reshape(len(masks), words)
+            order = {slot: index for index, slot in enumerate(masks)}
+            bitmask_rows = torch.tensor([order.get(slot, -1) for slot in rows.slots.tolist()], dtype=torch.int64)
+            rows = replace(rows, bitmask=torch.from_numpy(bitmask.copy()), bitmask_rows=bitmask_rows)
+        samples = self._ops.sample(result.logits, self._slots.tokens, rows)
+        self._ops.store_tokens(self._slots.tokens, rows.slots, rows.positions, samples.token_ids)
+        return samples
+
+    def read(self, batch: ForwardBatch, result: ForwardResult, samples: Samples) -> ModelRunnerOutput:
+        """Host: the step's findings as plain values, one for each scheduled entry."""
+        outputs = [SequenceOutput() for _ in batch.plan.scheduled]
+        token_ids, is_valid = samples.token_ids.tolist(), samples.is_valid.tolist()
+        for row, index in enumerate(batch.sample_entries):
+            num_logprobs = batch.plan.scheduled[index].num_logprobs
+            logprobs = None
+            if num_logprobs >= 0 and samples.logprobs is not None and is_valid[row]:
+                logprobs = _pack(samples.logprobs, slice(row, row + 1), num_logprobs)
+            outputs[index] = SequenceOutput((token_ids[row],), logprobs, is_corrupt=not is_valid[row])
+        for rows, tiles in result.prompt_logprobs:
+            packed = [_pack(tile, slice(None), rows.num_top) for tile in tiles]
+            outputs[rows.entry] = replace(outputs[rows.entry], prompt_logprobs=join_logprobs(rows.num_top, packed))
+        return ModelRunnerOutput(tuple(outputs))
+
+    def _prompt_logprobs(self, batch: ForwardBatch, rows: PromptLogprobRows, hidden: Tensor) -> list[Logprobs]:
+        tiles = []
+        for first in range(rows.first, rows.first + rows.count, PROMPT_LOGPROB_ROWS):
+            last = min(first + PROMPT_LOGPROB_ROWS, rows.first + rows.count)
+            next_ids = self._ops.gather_tokens(
+                self._slots.tokens, batch.row_slots[first:last], batch.positions[first:last] + 1
+            )
+            tiles.append(self._ops.logprobs(self._model.logits(hidden[first:last]), next_ids, rows.num_top))
+        return tiles
+
+
+def _pack(logprobs: Logprobs, rows: slice, num_top: int) -> TokenLogprobs:
+    """The rows' log-probabilities as the wire has them, with the ``num_top`` most likely ids."""
+    return TokenLogprobs(
+        num_top,
+        logprobs.logprobs[rows].numpy().astype("<f4").tobytes(),
+        logprobs.ranks[rows].numpy().astype("<u4").tobytes(),
+        logprobs.top_ids[rows, :num_top].numpy().astype("<u4").tobytes(),
+        logprobs.top_logprobs[rows, :num_top].numpy().astype("<f4").tobytes(),
+    )

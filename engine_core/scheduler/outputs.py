@@ -1,0 +1,53 @@
+"""What the scheduler tells gateways about a sequence."""
+
+from dataclasses import dataclass
+
+from engine_core.sequence import Request, Sequence
+from engine_core.step import SequenceOutput
+from ipc.codec import join_logprobs, pack_ids
+from ipc.messages import Failed, FinishReason, Output
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A message for the gateway that owns the request."""
+
+    owner: bytes
+    message: Output | Failed
+
+
+def make_output(
+    seq: Sequence,
+    token_ids: tuple[int, ...],
+    output: SequenceOutput,
+    finish: FinishReason | None,
+    stop_token_id: int | None,
+) -> Reply:
+    """One step's news of one sequence; its unsent events and its prompt's log-probabilities go along."""
+    prompt_logprobs = None
+    if seq.has_prompt_logprobs_to_compute and _are_prompt_logprobs_complete(seq.request):
+        prompt_logprobs = join_logprobs(seq.request.num_prompt_logprobs, seq.request.prompt_logprobs)
+        seq.request.is_prompt_sent = True
+    message = Output(
+        request_id=seq.request.request_id,
+        choice=seq.choice,
+        token_ids=pack_ids(token_ids),
+        logprobs=output.logprobs,
+        finish=finish,
+        stop_token_id=stop_token_id,
+        events=seq.take_events(),
+        num_cached_tokens=seq.num_cached_tokens,
+        prompt_logprobs=prompt_logprobs,
+    )
+    return Reply(seq.request.owner, message)
+
+
+def _are_prompt_logprobs_complete(request: Request) -> bool:
+    """Whether all chunks are known: a prompt that is aborted half-way has nothing to show."""
+    num_bytes = sum(len(part.logprobs) for part in request.prompt_logprobs)
+    return bool(request.prompt_logprobs) and num_bytes == 4 * (request.num_prompt_tokens - 1)
+
+
+def make_failure(request: Request, code: str, text: str) -> Reply:
+    """The whole request failed."""
+    return Reply(request.owner, Failed(request.request_id, -1, code, text))

@@ -1,0 +1,378 @@
+"""Decides what each step computes, and learns from what it found.
+
+No phases: every sequence has computed tokens and tokens, and a step lets some catch up within one budget.
+Knows no tensors and no sockets; every end of a sequence goes through ``_leave``.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from engine_core.kv_cache.block import Block
+from engine_core.kv_cache.manager import KVCacheManager
+from engine_core.scheduler.forks import Forks
+from engine_core.scheduler.outputs import Reply, make_failure, make_output
+from engine_core.scheduler.policy import Policy
+from engine_core.scheduler.step_builder import StepBuilder
+from engine_core.scheduler.stopping import finish_reason, output_limit, stop_token_id
+from engine_core.sequence import Request, Sequence, SequenceStatus
+from engine_core.step import ModelRunnerOutput, ScheduledSequence, SchedulerOutput, SequenceOutput
+from ipc.messages import EventKind, FinishReason, WaitReason
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """A step as the executor sees it, and the sequences of its entries, in the same order."""
+
+    output: SchedulerOutput
+    sequences: tuple[Sequence, ...]
+
+
+class NeedsCommit(Exception):
+    """Blocks ran out while a step is uncommitted: commit it, then schedule again. Nothing was decided."""
+
+
+@dataclass(slots=True)
+class SchedulerCounters:
+    """Cumulative, in tokens unless said otherwise."""
+
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+    prefix_cache_queries: int = 0
+    prefix_cache_hits: int = 0
+    preemptions: int = 0  # sequences
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerLimits:
+    """What a step and a sequence may hold."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+
+
+class Scheduler:
+    """The sequences of one engine. ``clock``: monotonic nanoseconds."""
+
+    def __init__(self, policy: Policy, kv: KVCacheManager, limits: SchedulerLimits, clock: Callable[[], int]) -> None:
+        self.policy, self.kv, self.limits = policy, kv, limits
+        self.requests: dict[int, Request] = {}
+        self.running: list[Sequence] = []  # in order of admission; no finished ones
+        self.counters = SchedulerCounters()
+        self._forks = Forks(kv)
+        self._clock = clock
+        self._free_slots = list(range(self.num_slots - 1, -1, -1))
+        self._num_steps = 0
+
+    # ---- what is there
+
+    @property
+    def num_slots(self) -> int:
+        """Device rows. A finished sequence keeps its slot until its last step is committed, one step later at
+        most, so as many again as may run."""
+        return 2 * self.limits.max_num_seqs
+
+    @property
+    def num_waiting(self) -> int:
+        """Sequences without a slot: in the policy's set, or behind their request's prompt."""
+        return len(self.policy) + self._forks.num_waiting
+
+    @property
+    def has_work(self) -> bool:
+        """Something waits or runs."""
+        return bool(self.running or len(self.policy))
+
+    def waiting_by_reason(self) -> dict[WaitReason, int]:
+        """How many wait for what, as of the last step."""
+        reasons = {WaitReason.FORK: self._forks.num_waiting} if self._forks.num_waiting else {}
+        for seq in self.policy:
+            reason = WaitReason.POLICY if seq.wait_reason is None else seq.wait_reason
+            reasons[reason] = reasons.get(reason, 0) + 1
+        return reasons
+
+    def check_integrity(self) -> None:
+        """When idle: raise AssertionError unless every block and slot is back."""
+        self.kv.check_integrity()
+        assert not self.requests, f"{len(self.requests)} requests were left behind"
+        assert not self.running, f"{len(self.running)} sequences still run"
+        assert not self.num_waiting, f"{self.num_waiting} sequences still wait"
+        assert self.kv.num_used_blocks == 0, f"{self.kv.num_used_blocks} blocks are still referenced"
+        assert sorted(self._free_slots) == list(range(self.num_slots)), "a slot was lost or freed twice"
+
+    # ---- what comes in
+
+    def why_impossible(self, request: Request) -> str | None:
+        """Why the request can never run: each of its sequences must fit the context and the whole pool alone."""
+        longest = request.num_prompt_tokens + request.params.max_tokens
+        if request.num_prompt_tokens < 1:
+            return "the prompt is empty"
+        if longest > self.limits.max_model_len:
+            return f"prompt and max_tokens make {longest} tokens, the context holds {self.limits.max_model_len}"
+        capacity = self.kv.pool.num_blocks * self.kv.block_size
+        if max(longest - 1, request.num_prompt_tokens) > capacity:  # the KV of the last token is never needed
+            return f"prompt and max_tokens make {longest} tokens, the KV cache holds {capacity}"
+        if max(seq.num_output_tokens for seq in request.sequences) >= max(1, request.params.max_tokens):
+            return f"a resumed choice has all of its {request.params.max_tokens} tokens"
+        return None
+
+    def add(self, request: Request) -> None:
+        """Queue a request that is not impossible. Its first choice computes the prompt, the others fork from it."""
+        self.requests[request.request_id] = request
+        for seq in request.sequences:
+            seq.record(EventKind.QUEUED, self._clock())
+        self._forks.hold_back(request)
+        self.policy.add(request.sequences[0])
+
+    def finish(self, request_id: int, choice: int, reason: FinishReason, num_tokens: int) -> list[Reply]:
+        """The gateway found a stop string: the choice keeps ``num_tokens`` output tokens and ends."""
+        found = [seq for seq in self._unfinished(request_id) if seq.choice == choice]
+        for seq in found:
+            del seq.token_ids[seq.num_prompt_tokens + num_tokens :]
+        return [self._end(seq, reason) for seq in found]
+
+    def abort(self, request_id: int) -> list[Reply]:
+        """The client is gone: all choices that have not ended do. Unknown ids have ended before: nothing."""
+        return [self._end(seq, FinishReason.ABORT) for seq in self._unfinished(request_id)]
+
+    def _unfinished(self, request_id: int) -> list[Sequence]:
+        """Last choice first: the first one is who computes the prompt for the others."""
+        request = self.requests.get(request_id)
+        return [seq for seq in reversed(request.sequences) if not seq.is_finished] if request else []
+
+    # ---- one step
+
+    def schedule(self, *, is_step_pending: bool) -> StepPlan | None:
+        """The next step, or None if nothing can run. Raises NeedsCommit instead of preempting while a step is
+        pending; blocks that sequences were given until then stay theirs."""
+        step = StepBuilder(self.limits.max_num_batched_tokens, self.limits.max_model_len)
+        num_preemptions = self.counters.preemptions
+        self._schedule_running(step, is_step_pending)
+        if self.counters.preemptions == num_preemptions:
+            self._admit_waiting(step, is_step_pending)
+        if not step.entries:
+            return None
+        self._num_steps += 1
+        plan = StepPlan(step.build(self._num_steps), tuple(step.entries))
+        for seq, entry in step.entries.items():
+            if entry.start < seq.num_prompt_tokens:
+                seq.record(EventKind.CHUNK, self._clock(), entry.num_tokens)
+            seq.num_computed_tokens = entry.end
+            seq.num_pending += entry.samples
+            seq.steps_in_flight += 1
+        return plan
+
+    def masks(self, plan: StepPlan) -> dict[int, bytes]:
+        """Slot to allowed ids for the plan's rows that waited for the commit before; finished ones need none."""
+        return {
+            entry.slot: seq.grammar.mask()
+            for seq, entry in zip(plan.sequences, plan.output.scheduled, strict=True)
+            if entry.needs_commit and entry.samples and seq.grammar is not None and not seq.is_finished
+        }
+
+    def commit(self, plan: StepPlan, result: ModelRunnerOutput) -> list[Reply]:
+        """Take in what a step found: tokens, ends, published blocks."""
+        replies: list[Reply] = []
+        for seq, entry, output in zip(plan.sequences, plan.output.scheduled, result.sequences, strict=True):
+            seq.steps_in_flight -= 1
+            seq.num_pending -= entry.samples
+            if not seq.is_finished:
+                replies.extend(self._commit_sequence(seq, entry, output))
+            elif not seq.steps_in_flight:
+                self._retire(seq)
+        return replies
+
+    # ---- scheduling, in parts
+
+    def _schedule_running(self, step: StepBuilder, is_step_pending: bool) -> None:
+        for seq in list(self.running):
+            if seq.status is not SequenceStatus.RUNNING:  # preempted by one before it in this loop
+                continue
+            num_tokens = min(seq.num_uncomputed_tokens, step.budget.left)
+            if num_tokens == 0 or self._has_enough_on_the_way(seq):
+                continue
+            while not self.kv.allocate(seq.block_table, seq.num_computed_tokens + num_tokens):
+                if self._forks.reclaim():
+                    continue
+                if is_step_pending:
+                    raise NeedsCommit
+                victim = self.policy.victim(self.running)
+                step.remove(victim)
+                self._preempt(victim, seq)
+                if victim is seq:
+                    break
+            if seq.status is SequenceStatus.RUNNING:
+                step.schedule(seq, num_tokens)
+
+    def _has_enough_on_the_way(self, seq: Sequence) -> bool:
+        """Launched steps bring it to its length limit: one more would be wasted. A prompt is always computed."""
+        num_output = seq.num_output_tokens + seq.num_pending
+        return num_output > 0 and num_output >= output_limit(seq, self.limits.max_model_len)
+
+    def _admit_waiting(self, step: StepBuilder, is_step_pending: bool) -> None:
+        while (seq := self.policy.peek()) is not None:
+            if not step.budget.left:
+                reason = WaitReason.TOKEN_BUDGET
+            elif len(self.running) >= self.limits.max_num_seqs:
+                reason = WaitReason.SEQUENCE_SLOTS
+            elif self._allocate_whole(seq, step):
+                self._admit(seq, step)
+                continue
+            elif self._forks.reclaim(but=seq.request if self.running or is_step_pending else None):
+                continue  # when nothing can end and give blocks back, its own prompt may be what is in the way
+            else:
+                reason = WaitReason.KV_BLOCKS
+            if seq.wait_reason is not reason:
+                seq.wait_reason = reason
+                seq.record(EventKind.BLOCKED, self._clock(), reason)
+            return
+
+    def _allocate_whole(self, seq: Sequence, step: StepBuilder) -> bool:
+        """Blocks for all its known tokens, so that what is admitted is not preempted before it has begun."""
+        num_tokens = len(seq.token_ids)
+        fork = self._forks.fork_of(seq)
+        if fork is not None:
+            copies = self.kv.allocate_fork(seq.block_table, fork, num_tokens)
+            if copies is None:
+                return False
+            step.copies.extend(copies)
+            seq.num_computed_tokens = fork.num_tokens
+            return True
+        shared: list[Block] = []
+        self.kv.extend_hashes(seq.block_hashes, seq.token_ids, seq.request.extra_keys)
+        if not seq.has_prompt_logprobs_to_compute:
+            shared = self.kv.match(seq.block_hashes, num_tokens)
+        if not self.kv.allocate(seq.block_table, num_tokens, shared):
+            return False
+        seq.num_computed_tokens = len(shared) * self.kv.block_size
+        seq.num_published_blocks = len(shared)
+        return True
+
+    def _admit(self, seq: Sequence, step: StepBuilder) -> None:
+        now, num_known = self._clock(), seq.num_computed_tokens
+        self.policy.pop()
+        seq.slot = self._free_slots.pop()
+        seq.status, seq.wait_reason = SequenceStatus.RUNNING, None
+        self.running.append(seq)
+        if seq.was_admitted:
+            seq.record(EventKind.RESUMED, now, num_known)
+        else:
+            seq.record(EventKind.ADMITTED, now, seq.choice)
+            if num_known:
+                seq.record(EventKind.CACHE_HIT, now, num_known)
+            if seq is seq.request.sequences[0]:
+                seq.num_cached_tokens = num_known
+                self.counters.prefix_cache_queries += len(seq.token_ids) if self.kv.enable_prefix_caching else 0
+                self.counters.prefix_cache_hits += num_known
+            self._forks.begin(seq)
+            seq.was_admitted = True
+        step.bind(seq)
+        step.schedule(seq, min(seq.num_uncomputed_tokens, step.budget.left))
+        if seq is seq.request.sequences[0] and num_known >= seq.num_prompt_tokens:
+            self._release_forks(seq.request, is_computed=True)  # no commit will find the prompt done
+
+    # ---- learning, in parts
+
+    def _commit_sequence(self, seq: Sequence, entry: ScheduledSequence, output: SequenceOutput) -> list[Reply]:
+        request = seq.request
+        if output.is_corrupt:
+            return self._fail(request, "corrupt_logits", "the model produced NaN or infinite logits for this request")
+        if output.prompt_logprobs is not None:
+            request.prompt_logprobs.append(output.prompt_logprobs)
+        self.kv.extend_hashes(seq.block_hashes, seq.token_ids, request.extra_keys)
+        seq.num_published_blocks = self.kv.publish(
+            seq.block_table, seq.block_hashes, entry.end, seq.num_published_blocks
+        )
+        is_prompt_done = entry.start < request.num_prompt_tokens <= entry.end
+        if is_prompt_done and seq is request.sequences[0]:
+            if not seq.num_output_tokens:  # else it was counted before the preemption or the restart
+                self.counters.prompt_tokens += request.num_prompt_tokens
+            self._release_forks(request, is_computed=True)
+        accepted, finish = self._append(seq, output.token_ids, is_prompt_done)
+        if finish is None and not accepted:
+            return []
+        if finish is not None:
+            return [self._end(seq, finish, accepted, output)]
+        return [make_output(seq, accepted, output, None, None)]
+
+    def _append(
+        self, seq: Sequence, token_ids: tuple[int, ...], is_prompt_done: bool
+    ) -> tuple[tuple[int, ...], FinishReason | None]:
+        """Take tokens until one ends the sequence. Without tokens only a finished prompt can (max_tokens 0)."""
+        finish = finish_reason(seq, self.limits.max_model_len) if is_prompt_done and not token_ids else None
+        num_accepted = 0
+        for token_id in token_ids:
+            seq.token_ids.append(token_id)
+            num_accepted += 1
+            finish = finish_reason(seq, self.limits.max_model_len)
+            if finish is not None:
+                break
+        accepted = token_ids[:num_accepted]
+        self.counters.generation_tokens += num_accepted
+        if seq.grammar is not None and accepted:
+            seq.grammar.accept(accepted)
+        return accepted, finish
+
+    def _release_forks(self, request: Request, *, is_computed: bool) -> None:
+        for other in self._forks.release(request, is_computed=is_computed):
+            self.policy.add(other)
+
+    # ---- ends
+
+    def _preempt(self, victim: Sequence, by: Sequence) -> None:
+        """Recompute later: blocks and slot go back now. No step is in flight."""
+        victim.record(EventKind.PREEMPTED, self._clock(), by.request.request_id)
+        self.counters.preemptions += 1
+        self.running.remove(victim)
+        self._give_back(victim)
+        victim.status = SequenceStatus.WAITING
+        victim.num_computed_tokens = 0
+        if victim.has_prompt_logprobs_to_compute:
+            victim.request.prompt_logprobs.clear()
+        self.policy.requeue(victim)
+
+    def _end(
+        self,
+        seq: Sequence,
+        reason: FinishReason,
+        token_ids: tuple[int, ...] = (),
+        output: SequenceOutput = SequenceOutput(),  # noqa: B008 - immutable
+    ) -> Reply:
+        """The sequence is finished; the reply is its last output."""
+        stop_id = stop_token_id(seq) if reason is FinishReason.STOP else None
+        reply = make_output(seq, token_ids, output, reason, stop_id)
+        self._leave(seq, reason)
+        return reply
+
+    def _fail(self, request: Request, code: str, message: str) -> list[Reply]:
+        """All its choices end without an output of their own: the failure is the last word."""
+        for seq in self._unfinished(request.request_id):
+            self._leave(seq, FinishReason.ERROR)
+        return [make_failure(request, code, message)]
+
+    def _leave(self, seq: Sequence, reason: FinishReason) -> None:
+        """Out of the queue or the running set; retired at once unless a launched step uses its blocks."""
+        if seq.status is SequenceStatus.RUNNING:
+            self.running.remove(seq)
+        elif seq.waits_for_fork:
+            self._forks.drop(seq)
+        else:
+            self.policy.remove(seq)
+            if not seq.was_admitted:
+                self._forks.begin(seq)
+        seq.status, seq.finish_reason = SequenceStatus.FINISHED, reason
+        if seq is seq.request.sequences[0]:  # nobody else would compute the prompt
+            self._release_forks(seq.request, is_computed=False)
+        if not seq.steps_in_flight:
+            self._retire(seq)
+
+    def _retire(self, seq: Sequence) -> None:
+        self._give_back(seq)
+        if all(other.is_finished and other.slot < 0 for other in seq.request.sequences):
+            del self.requests[seq.request.request_id]
+
+    def _give_back(self, seq: Sequence) -> None:
+        self.kv.release(seq.block_table)
+        seq.num_published_blocks = seq.num_sent_blocks = 0
+        if seq.slot >= 0:
+            self._free_slots.append(seq.slot)
+            seq.slot = -1

@@ -1,0 +1,61 @@
+"""Collects one step's decisions; nothing outside it changes until ``build``.
+
+Knows what the executor must be told about a sequence, not why it runs.
+"""
+
+from engine_core.scheduler.budget import TokenBudget
+from engine_core.scheduler.stopping import output_limit
+from engine_core.sequence import Sequence
+from engine_core.step import BlockTableUpdate, ScheduledSequence, SchedulerOutput, SlotBinding
+
+
+class StepBuilder:
+    """The entries of a step in order, within a budget."""
+
+    def __init__(self, num_tokens: int, max_model_len: int) -> None:
+        self.budget = TokenBudget(num_tokens)
+        self.entries: dict[Sequence, ScheduledSequence] = {}
+        self.copies: list[tuple[int, int]] = []
+        self._bound: list[Sequence] = []
+        self._max_model_len = max_model_len
+
+    def bind(self, seq: Sequence) -> None:
+        """The sequence has just been given its slot."""
+        self._bound.append(seq)
+
+    def schedule(self, seq: Sequence, num_tokens: int) -> None:
+        """Compute the sequence's next ``num_tokens`` tokens, and draw one if that brings it up to date."""
+        end = seq.num_computed_tokens + num_tokens
+        num_output = seq.num_output_tokens + seq.num_pending
+        is_up_to_date = end == seq.num_tokens
+        params = seq.request.params
+        self.budget.spend(num_tokens)
+        self.entries[seq] = ScheduledSequence(
+            slot=seq.slot,
+            start=seq.num_computed_tokens,
+            num_tokens=num_tokens,
+            samples=is_up_to_date and num_output < output_limit(seq, self._max_model_len),
+            num_logprobs=params.num_logprobs,
+            num_prompt_logprobs=seq.request.num_prompt_logprobs if seq.has_prompt_logprobs_to_compute else -1,
+            needs_commit=seq.grammar is not None,
+        )
+
+    def remove(self, seq: Sequence) -> None:
+        """Take a preempted sequence out again."""
+        entry = self.entries.pop(seq, None)
+        if entry is not None:
+            self.budget.refund(entry.num_tokens)
+
+    def build(self, step: int) -> SchedulerOutput:
+        """The step. Sequences count as told about all blocks of their tables from here on."""
+        bindings = tuple(
+            SlotBinding(seq.slot, seq.token_ids.copy(), seq.num_prompt_tokens, seq.choice, seq.request.params)
+            for seq in self._bound
+        )
+        updates = []
+        for seq in self.entries:
+            if seq.num_sent_blocks < seq.block_table.num_blocks:
+                block_ids = tuple(block.block_id for block in seq.block_table.blocks[seq.num_sent_blocks :])
+                updates.append(BlockTableUpdate(seq.slot, seq.num_sent_blocks, block_ids))
+                seq.num_sent_blocks = seq.block_table.num_blocks
+        return SchedulerOutput(step, bindings, tuple(updates), tuple(self.copies), tuple(self.entries.values()))

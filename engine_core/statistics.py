@@ -1,0 +1,58 @@
+"""Sends ``Stats`` to the gateways: at most every 250 ms, and at once on going idle."""
+
+import time
+
+from engine_core.channel import Channel
+from engine_core.core import EngineCore
+from ipc.messages import Stats
+
+INTERVAL_SECONDS = 0.25
+CHECK_SECONDS = 10.0  # the integrity check walks all blocks: some milliseconds
+
+
+def snapshot(core: EngineCore, incarnation: int) -> Stats:
+    """Gauges as they are now, counters since the incarnation began."""
+    scheduler, times = core.scheduler, core.times
+    pool, counters = scheduler.kv.pool, scheduler.counters
+    return Stats(
+        incarnation=incarnation,
+        time_ns=time.monotonic_ns(),
+        num_running=len(scheduler.running),
+        num_waiting=scheduler.num_waiting,
+        num_blocks=pool.num_blocks,
+        num_free_blocks=pool.num_free,
+        num_cached_blocks=len(scheduler.kv.prefix_cache),
+        prompt_tokens=counters.prompt_tokens,
+        generation_tokens=counters.generation_tokens,
+        prefix_cache_queries=counters.prefix_cache_queries,
+        prefix_cache_hits=counters.prefix_cache_hits,
+        preemptions=counters.preemptions,
+        steps=times.num_steps,
+        schedule_ns=times.schedule.total_ns,
+        launch_ns=times.launch.total_ns,
+        wait_ns=times.wait.total_ns,
+        commit_ns=times.commit.total_ns,
+        step_tokens=tuple(times.steps_by_tokens),
+        step_tokens_sum=times.num_tokens,
+        waiting_by_reason=tuple((int(reason), count) for reason, count in scheduler.waiting_by_reason().items()),
+    )
+
+
+class StatsReporter:
+    """Called after each turn of the loop."""
+
+    def __init__(self, channel: Channel, incarnation: int) -> None:
+        self._channel, self._incarnation = channel, incarnation
+        self._next = self._next_check = 0.0
+
+    def on_step(self, core: EngineCore) -> None:
+        """Broadcast when it is time. An idle engine is checked for lost blocks and slots now and then."""
+        now = time.monotonic()
+        if core.is_idle:
+            if now >= self._next_check:
+                self._next_check = now + CHECK_SECONDS
+                core.scheduler.check_integrity()
+        elif now < self._next:
+            return
+        self._next = now + INTERVAL_SECONDS
+        self._channel.broadcast(snapshot(core, self._incarnation))

@@ -1,0 +1,305 @@
+"""The gateway's handle on an engine: submit a request at token level, get its outputs, abort it.
+
+Keeps for each request everything an engine needs to continue it: the prompt and every token received (design 8).
+Knows no HTTP and no text. One thread only, the event loop's.
+"""
+
+import asyncio
+import itertools
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+
+from gateway.engine_connection import EngineConnection
+from ipc.codec import pack_ids, unpack_ids
+from ipc.errors import CapacityError, EngineError, RequestError
+from ipc.messages import (
+    Abort,
+    Accepted,
+    Add,
+    Beat,
+    Drain,
+    Event,
+    Failed,
+    Finish,
+    FinishReason,
+    Output,
+    Outputs,
+    Ready,
+    Refused,
+    Stats,
+    ToGateway,
+    TokenLogprobs,
+)
+from ipc.params import SamplingParams
+
+NOT_READY = "the engine is not ready"
+CLIENT_FAULTS = frozenset({"invalid", "impossible"})
+UNAVAILABLE = frozenset({"draining", "not_ready"})
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """What is asked of an engine. ``arrival_ns``: monotonic, when the client's request came in."""
+
+    model: str
+    prompt_ids: list[int]
+    params: SamplingParams
+    arrival_ns: int
+    n: int = 1
+    num_prompt_logprobs: int = -1
+    cache_salt: str = ""
+    priority: int = 0
+    tenant: str = ""
+    traceparent: str = ""
+
+
+@dataclass(slots=True)
+class ChoiceOutput:
+    """News of one choice. ``finish`` is set exactly once a choice; ``time_ns``: when the engine knew."""
+
+    choice: int
+    token_ids: list[int]
+    logprobs: TokenLogprobs | None
+    finish: FinishReason | None
+    stop_token_id: int | None
+    num_cached_tokens: int
+    prompt_logprobs: TokenLogprobs | None
+    events: tuple[Event, ...]
+    time_ns: int
+
+
+@dataclass(slots=True)
+class ChoiceProgress:
+    """What is known of a choice: enough to continue it elsewhere."""
+
+    token_ids: list[int] = field(default_factory=list)
+    is_finished: bool = False
+
+
+class EngineStream:
+    """One request on its way. Leaving the context aborts whatever has not ended."""
+
+    def __init__(self, client: "EngineClient", request_id: int, request: GenerationRequest) -> None:
+        self.request_id, self.request = request_id, request
+        self.choices = [ChoiceProgress() for _ in range(request.n)]
+        self.was_resumed = False
+        self._client = client
+        self._accepted: asyncio.Future[None] = client.loop.create_future()
+        self._queued: list[ChoiceOutput] = []
+        self._failure: Exception | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    async def __aenter__(self) -> "EngineStream":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.abort()
+
+    @property
+    def is_finished(self) -> bool:
+        """All choices have ended, or the request failed."""
+        return self._failure is not None or all(choice.is_finished for choice in self.choices)
+
+    async def accepted(self) -> None:
+        """Wait until the engine has queued the request. Raises RequestError, CapacityError or EngineError."""
+        await asyncio.shield(self._accepted)
+
+    async def outputs(self) -> list[ChoiceOutput]:
+        """All that is queued, at least one; raises EngineError when the request failed. A slow reader finds the
+        outputs of several steps at once: what waits here is at most the request's own tokens, packed."""
+        while not self._queued:
+            if self._failure is not None:
+                raise self._failure
+            self._waiter = self._client.loop.create_future()
+            await self._waiter
+        queued, self._queued = self._queued, []
+        return queued
+
+    def finish_choice(self, choice: int, num_tokens: int) -> None:
+        """A stop string ended the choice after ``num_tokens`` output tokens; its last output still comes."""
+        if not self.choices[choice].is_finished:
+            self._client.send(Finish(self.request_id, choice, FinishReason.STOP, num_tokens))
+
+    def abort(self) -> None:
+        """Nobody wants the rest. Nothing after the end."""
+        self._client.forget(self)
+
+    # ---- for the client
+
+    def accept(self) -> None:
+        """The engine has queued it."""
+        if not self._accepted.done():
+            self._accepted.set_result(None)
+
+    def push(self, output: Output, time_ns: int) -> None:
+        """One output of the engine."""
+        token_ids = unpack_ids(output.token_ids)
+        choice = self.choices[output.choice]
+        choice.token_ids.extend(token_ids)
+        finish = None if output.finish is None else FinishReason(output.finish)
+        choice.is_finished = finish is not None
+        self._queued.append(
+            ChoiceOutput(
+                output.choice,
+                token_ids,
+                output.logprobs,
+                finish,
+                output.stop_token_id,
+                output.num_cached_tokens,
+                output.prompt_logprobs,
+                output.events,
+                time_ns,
+            )
+        )
+        self._wake()
+
+    def fail(self, error: Exception) -> None:
+        """The request ends with an error, after what is queued."""
+        self._failure = error
+        if not self._accepted.done():
+            self._accepted.set_exception(error)
+            self._accepted.exception()  # nobody may be waiting for it any more
+        self._wake()
+
+    def as_add(self) -> Add:
+        """The request as an engine must see it now: choices that have not ended, with what they have so far."""
+        request = self.request
+        choices = tuple(
+            (index, pack_ids(choice.token_ids)) for index, choice in enumerate(self.choices) if not choice.is_finished
+        )
+        return Add(
+            request_id=self.request_id,
+            arrival_ns=request.arrival_ns,
+            model=request.model,
+            prompt_ids=pack_ids(request.prompt_ids),
+            params=request.params,
+            choices=choices,
+            num_prompt_logprobs=request.num_prompt_logprobs,
+            cache_salt=request.cache_salt,
+            priority=request.priority,
+            tenant=request.tenant,
+            is_resumed=self.was_resumed,
+            traceparent=request.traceparent,
+        )
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class EngineClient:
+    """One engine at a time. ``on_stats`` is told every ``Stats`` of it, ``on_ready`` its ``Ready``."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, on_stats: Callable[[Stats], None], on_ready: Callable[[Ready], None]
+    ) -> None:
+        self.loop = loop
+        self.last_beat: Beat | None = None
+        self._on_stats, self._on_ready = on_stats, on_ready
+        self._connection: EngineConnection | None = None
+        self._ready: Ready | None = None
+        self._streams: dict[int, EngineStream] = {}
+        # Ids are unique among gateways: a random beginning, then a counter.
+        self._ids = itertools.count(secrets.randbits(32) << 32)
+
+    @property
+    def ready(self) -> Ready:
+        """What the engine said of itself. Raises EngineError (503) while there is none."""
+        if self._ready is None:
+            raise EngineError(NOT_READY, code="not_ready", status=503)
+        return self._ready
+
+    @property
+    def is_ready(self) -> bool:
+        """Requests are taken."""
+        return self._ready is not None
+
+    @property
+    def num_in_flight(self) -> int:
+        """Requests that have not ended."""
+        return len(self._streams)
+
+    def connect(self, connection: EngineConnection) -> None:
+        """An engine was started: what it sends comes here."""
+        self._connection = connection
+        connection.start(self._receive)
+
+    def disconnect(self, error: EngineError) -> None:
+        """The engine is gone for good: every request ends with ``error``, new ones are refused."""
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = self._ready = None
+        streams, self._streams = self._streams, {}
+        for stream in streams.values():
+            stream.fail(error)
+
+    def submit(self, request: GenerationRequest) -> EngineStream:
+        """Send a request. Raises EngineError (503) while no engine is ready."""
+        if self._ready is None:
+            raise EngineError(NOT_READY, code="not_ready", status=503)
+        stream = EngineStream(self, next(self._ids), request)
+        self._streams[stream.request_id] = stream
+        self.send(stream.as_add())
+        return stream
+
+    def forget(self, stream: EngineStream) -> None:
+        """The stream's owner has left it: abort in the engine what has not ended."""
+        if self._streams.pop(stream.request_id, None) is not None:
+            self.send(Abort(stream.request_id))
+
+    def drain(self) -> None:
+        """Tell the engine to end when its last request is done."""
+        self.send(Drain())
+
+    def send(self, message: Add | Finish | Abort | Drain) -> None:
+        """To the engine, if there is one: what is for a dead engine concerns nobody."""
+        if self._connection is not None:
+            self._connection.send(message)
+
+    # ---- what comes
+
+    def _receive(self, message: ToGateway) -> None:
+        match message:
+            case Outputs():
+                for output in message.outputs:
+                    self._push(output, message.time_ns)
+            case Accepted():
+                if (stream := self._streams.get(message.request_id)) is not None:
+                    stream.accept()
+            case Refused():
+                text = f"the server is busy: {message.reason}"
+                self._fail(message.request_id, CapacityError(text, retry_after=message.retry_after_ms / 1000))
+            case Failed():
+                self._fail(message.request_id, _as_error(message))
+            case Beat():
+                self.last_beat = message
+            case Stats():
+                self._on_stats(message)
+            case Ready():
+                self._ready = message
+                self._on_ready(message)
+
+    def _push(self, output: Output, time_ns: int) -> None:
+        stream = self._streams.get(output.request_id)
+        if stream is None:
+            return  # aborted here; the engine's answer to that
+        stream.push(output, time_ns)
+        if stream.is_finished:
+            del self._streams[output.request_id]
+
+    def _fail(self, request_id: int, error: Exception) -> None:
+        stream = self._streams.pop(request_id, None)
+        if stream is not None:
+            stream.fail(error)
+
+
+def _as_error(message: Failed) -> Exception:
+    if message.code in CLIENT_FAULTS:
+        return RequestError(message.message, code=message.code)
+    if message.code in UNAVAILABLE:
+        return EngineError(message.message, code=message.code, status=503)
+    return EngineError(message.message, code=message.code)

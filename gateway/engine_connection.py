@@ -1,0 +1,74 @@
+"""One engine incarnation's socket on the event loop: no thread, no task, one callback a wake-up.
+
+ZeroMQ's file descriptor is edge-triggered: it says "look", not "readable". So everything that is there is read
+each time, and also after a send, which may have taken the edge.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+import structlog
+import zmq
+
+from ipc.codec import decode_for_gateway, encode
+from ipc.config import TransportConfig
+from ipc.errors import EngineError
+from ipc.messages import PROTOCOL, Beat, Hello, Outputs, Ready, Stats, ToEngine, ToGateway
+from ipc.transport import connect_dealer
+
+log = structlog.get_logger("octavo.gateway")
+
+
+class EngineConnection:
+    """A DEALER on one incarnation. Messages of another incarnation are dropped."""
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        config: TransportConfig,
+        loop: asyncio.AbstractEventLoop,
+        client_keys: tuple[str, str] | None = None,
+    ) -> None:
+        self._incarnation = config.incarnation
+        self._socket = connect_dealer(context, config, client_keys)
+        self._loop = loop
+        self._file = self._socket.getsockopt(zmq.FD)
+        self._on_message: Callable[[ToGateway], None] | None = None
+
+    def start(self, on_message: Callable[[ToGateway], None]) -> None:
+        """Say hello; ``on_message`` is called on the loop for each message."""
+        self._on_message = on_message
+        assert isinstance(self._file, int)
+        self._loop.add_reader(self._file, self._read_all)
+        self.send(Hello(PROTOCOL))
+
+    def send(self, message: ToEngine) -> None:
+        """Queue a message; never blocks."""
+        self._socket.send(encode(message), zmq.NOBLOCK)
+        self._loop.call_soon(self._read_all)
+
+    def close(self) -> None:
+        """What is queued for the engine is dropped with it."""
+        if not self._socket.closed:
+            assert isinstance(self._file, int)
+            self._loop.remove_reader(self._file)
+            self._socket.close(linger=0)
+
+    def _read_all(self) -> None:
+        while not self._socket.closed:
+            try:
+                data = self._socket.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            try:
+                message = decode_for_gateway(data)
+            except msgspec.DecodeError as error:
+                log.error("undecodable message dropped", error=str(error))
+                continue
+            if isinstance(message, Outputs | Ready | Beat | Stats) and message.incarnation != self._incarnation:
+                continue
+            if isinstance(message, Ready) and message.protocol != PROTOCOL:
+                raise EngineError(f"the engine speaks protocol {message.protocol}, this gateway {PROTOCOL}")
+            assert self._on_message is not None
+            self._on_message(message)

@@ -1,0 +1,187 @@
+"""One prompt's generation as text: engine outputs in, deltas of text, tokens and log-probabilities out.
+
+Shared by the HTTP routes and the offline class. Knows the engine client and ``gateway.text``; must not know HTTP.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+
+from gateway.engine_client import ChoiceOutput, EngineClient, EngineStream, GenerationRequest
+from gateway.logprobs import TokenLogprob, unpack_logprobs
+from gateway.recorder import RequestRecorder
+from gateway.text.detokenizer import IncrementalDetokenizer
+from gateway.text.tokenizer import Tokenizer
+from ipc.errors import CapacityError, EngineError, OctavoError, RequestError
+from ipc.messages import FinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class TextOptions:
+    """How tokens become text. ``with_offsets``: every delta says where in the text each token begins."""
+
+    stop: tuple[str, ...] = ()
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+    with_offsets: bool = False
+
+
+@dataclass(slots=True)
+class ChoiceDelta:
+    """What one wake-up added to one choice.
+
+    ``text`` may lag behind ``token_ids``: half a character and what may be the beginning of a stop string are
+    held back. ``offsets``: where each token begins, in characters of the choice's generated text before a stop
+    string is cut off. ``finish_reason`` (stop, length, abort) is set in the last one, with the stop text or
+    the request's own stop token id as ``stop_reason``.
+    """
+
+    choice: int
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] | None = None
+    offsets: list[int] = field(default_factory=list)
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+
+
+class Generation:
+    """An async context manager around one request; leaving it aborts what has not ended.
+
+    ``prompt_logprobs`` (positions 1 …) and ``num_cached_tokens`` are known from the first delta on,
+    ``num_output_tokens`` counts all choices. Everything of a request happens in the task that reads it, so an
+    error of its text ends that request alone.
+    """
+
+    def __init__(
+        self,
+        client: EngineClient,
+        request: GenerationRequest,
+        options: TextOptions,
+        tokenizer: Tokenizer,
+        recorder: RequestRecorder,
+    ) -> None:
+        self.request = request
+        self.prompt_logprobs: list[TokenLogprob] | None = None
+        self.num_cached_tokens = 0
+        self.num_output_tokens = 0
+        self._client, self._recorder = client, recorder
+        self._with_offsets = options.with_offsets
+        self._include_stop = options.include_stop_str_in_output
+        self._stop_ids = request.params.stop_set
+        self._texts = [
+            IncrementalDetokenizer(
+                tokenizer,
+                skip_special_tokens=options.skip_special_tokens,
+                stop=options.stop,
+                include_stop_str_in_output=options.include_stop_str_in_output,
+                min_tokens=request.params.min_tokens,
+            )
+            for _ in range(request.n)
+        ]
+        self._finish_reasons: list[str | None] = [None] * request.n
+        self._num_open = request.n
+        self._is_accepted = False
+
+    async def __aenter__(self) -> "Generation":
+        try:
+            self._stream: EngineStream = self._client.submit(self.request)
+        except OctavoError as error:
+            self._recorder.refuse(error)
+            raise
+        await self._stream.__aenter__()
+        return self
+
+    async def accepted(self) -> None:
+        """Waits until the engine has the request in its queue.
+
+        Raises RequestError, CapacityError or EngineError if it does not take it.
+        """
+        await self._stream.accepted()
+        self._is_accepted = True
+
+    async def deltas(self) -> list[ChoiceDelta]:
+        """What is new, at most one delta a choice; waits for at least one. Empty when all choices have ended.
+
+        Raises EngineError when the request failed.
+        """
+        if not self._num_open:
+            return []
+        while True:
+            outputs = await self._stream.outputs()
+            self._recorder.observe(outputs)
+            deltas = self._convert(outputs)
+            if not self._num_open:
+                reasons = [reason for reason in self._finish_reasons if reason is not None]
+                self._recorder.end(reasons[-1], reasons)
+            if deltas:
+                return deltas
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._num_open:
+            if isinstance(error, RequestError | CapacityError) and not self._is_accepted:
+                self._recorder.refuse(error)
+            elif isinstance(error, Exception):
+                self._recorder.end("error", error=error)
+            else:
+                self._recorder.end("abort")
+        await self._stream.__aexit__(kind, error, trace)
+
+    def _convert(self, outputs: Sequence[ChoiceOutput]) -> list[ChoiceDelta]:
+        for output in outputs:
+            if output.prompt_logprobs is not None and self.prompt_logprobs is None:
+                self.prompt_logprobs = unpack_logprobs(output.prompt_logprobs, self.request.prompt_ids[1:])
+            if output.choice == 0 and output.num_cached_tokens > self.num_cached_tokens:
+                self.num_cached_tokens = output.num_cached_tokens
+        deltas: dict[int, ChoiceDelta] = {}
+        for output in outputs:
+            if self._finish_reasons[output.choice] is not None:
+                continue  # it ended at a stop string; what the engine computed since is not wanted
+            delta = deltas.get(output.choice)
+            if delta is None:
+                delta = ChoiceDelta(output.choice)
+            self._add(output, delta)
+            if delta.token_ids or delta.text or delta.finish_reason:
+                deltas[output.choice] = delta
+        return list(deltas.values())
+
+    def _add(self, output: ChoiceOutput, delta: ChoiceDelta) -> None:
+        text = self._texts[output.choice]
+        num_before = text.num_tokens
+        token_ids, finish = output.token_ids, output.finish
+        ends_by_id = finish is FinishReason.STOP and bool(token_ids) and token_ids[-1] in self._stop_ids
+        new_text = text.push(token_ids[:-1] if ends_by_id and not self._include_stop else token_ids)
+        if finish is not None:
+            new_text += text.finish()
+        if new_text:
+            delta.text += new_text
+        match = text.stop_match
+        if match is not None:
+            token_ids = token_ids[: match.num_tokens - num_before]
+            self._end_choice(delta, "stop", match.stop)
+            if finish is None:
+                self._stream.finish_choice(output.choice, match.num_tokens)
+        elif finish is not None:
+            self._end_choice(delta, _finish_name(finish), output.stop_token_id)
+        delta.token_ids += token_ids
+        self.num_output_tokens += len(token_ids)
+        if output.logprobs is not None:
+            delta.logprobs = (delta.logprobs or []) + unpack_logprobs(output.logprobs, token_ids)
+        if self._with_offsets:
+            offsets = text.token_offsets[num_before : num_before + len(token_ids)]
+            delta.offsets += offsets
+            # The token that ended the output was not shown: it begins where the text ends.
+            delta.offsets += [len(text.text)] * (len(token_ids) - len(offsets))
+
+    def _end_choice(self, delta: ChoiceDelta, reason: str, stop_reason: str | int | None) -> None:
+        delta.finish_reason, delta.stop_reason = reason, stop_reason
+        self._finish_reasons[delta.choice] = reason
+        self._num_open -= 1
+
+
+def _finish_name(finish: FinishReason) -> str:
+    if finish is FinishReason.ERROR:
+        raise EngineError("the engine could not finish this request")
+    return finish.name.lower()

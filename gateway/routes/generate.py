@@ -1,0 +1,211 @@
+"""What chat and text completions have in common: making the generations, and answering whole or as a stream.
+
+A response format says how deltas and results look; everything else is here.
+"""
+
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gateway.disconnect import cancel_on_disconnect
+from gateway.engine_client import GenerationRequest
+from gateway.generation import ChoiceDelta, Generation, TextOptions
+from gateway.generation_group import GenerationGroup
+from gateway.logprobs import TokenLogprob
+from gateway.recorder import RequestRecorder
+from gateway.routes.endpoint import Exchange
+from gateway.schema.common import GenerationFields, Usage, make_usage
+from gateway.schema.resolve import ModelLimits, resolve_max_tokens, resolve_sampling
+from gateway.schema.sampling import GenerationParams
+from gateway.streaming import ChunkEncoder, send_stream
+from gateway.text.bad_words import encode_bad_words
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """What every chunk and the whole response begin with."""
+
+    id: str
+    created: int
+    model: str
+    system_fingerprint: str
+
+    @classmethod
+    def new(cls, exchange: Exchange, prefix: str, model: str) -> "Envelope":
+        """A fresh one."""
+        state = exchange.state
+        return cls(prefix + secrets.token_hex(16), int(time.time()), model, state.fingerprint(state.ready()))
+
+
+@dataclass(slots=True)
+class ChoiceResult:
+    """All deltas of one choice, put together."""
+
+    index: int
+    prompt_index: int
+    texts: list[str] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+    finish_reason: str = ""
+    stop_reason: str | int | None = None
+
+    def add(self, delta: ChoiceDelta) -> None:
+        """What came next."""
+        if delta.text:
+            self.texts.append(delta.text)
+        self.logprobs += delta.logprobs or ()
+        self.offsets += delta.offsets
+        if delta.finish_reason:
+            self.finish_reason, self.stop_reason = delta.finish_reason, delta.stop_reason
+
+    @property
+    def text(self) -> str:
+        """The generated text."""
+        return "".join(self.texts)
+
+
+class ResponseFormat(Protocol):
+    """How one family of routes writes its answers. ``fields`` are JSON members of a choice, after its index."""
+
+    stream_object: str
+
+    def opening(self, prompt_index: int) -> bytes | None:
+        """The fields of a choice's first chunk, which carries nothing generated."""
+
+    def fields(self, prompt_index: int, delta: ChoiceDelta) -> bytes | None:
+        """The fields of the chunk for ``delta``; None if it has nothing to show yet."""
+
+    def whole(self, results: Sequence[ChoiceResult], usage: Usage) -> bytes:
+        """The body of a response that is not streamed."""
+
+
+def make_generation(
+    exchange: Exchange,
+    body: GenerationFields,
+    params: GenerationParams,
+    limits: ModelLimits,
+    prompt_ids: list[int],
+    *,
+    operation: str,
+    default_max_tokens: int | None,
+    prompt_name: str,
+    with_offsets: bool = False,
+) -> Generation:
+    """The generation of one prompt, everything resolved and checked. Raises RequestError naming the field."""
+    state = exchange.state
+    max_tokens = resolve_max_tokens(
+        params.max_tokens,
+        default_max_tokens,
+        len(prompt_ids),
+        limits,
+        name=body.max_tokens_name,
+        prompt_name=prompt_name,
+    )
+    sampling = resolve_sampling(
+        params, state.defaults, limits, max_tokens, lambda words: encode_bad_words(words, state.tokenizer)
+    )
+    headers = exchange.request.headers
+    trace = state.tracing.request(
+        operation,
+        state.model_names[0],
+        exchange.arrival_ns,
+        traceparent=headers.get("traceparent", ""),
+        tracestate=headers.get("tracestate", ""),
+    )
+    request = GenerationRequest(
+        model=state.model_names[0],
+        prompt_ids=prompt_ids,
+        params=sampling,
+        arrival_ns=exchange.arrival_ns,
+        n=params.n,
+        num_prompt_logprobs=-1 if params.prompt_logprobs is None else params.prompt_logprobs,
+        cache_salt=body.cache_salt or "",
+        priority=body.priority or 0,
+        traceparent=trace.traceparent,
+    )
+    options = TextOptions(
+        stop=params.stop_strings,
+        include_stop_str_in_output=params.include_stop_str_in_output,
+        skip_special_tokens=params.skip_special_tokens,
+        with_offsets=with_offsets,
+    )
+    return Generation(state.client, request, options, state.tokenizer, RequestRecorder(state.metrics, request, trace))
+
+
+async def answer(
+    exchange: Exchange,
+    body: GenerationFields,
+    generations: Sequence[Generation],
+    response_format: ResponseFormat,
+    envelope: Envelope,
+) -> None:
+    """The whole exchange from here on, streamed or not. The same errors either way."""
+    group = GenerationGroup(generations)
+    if body.is_stream:
+        events = _Events(group, response_format, envelope, body)
+        await send_stream(exchange.receive, exchange.send, group, events.next)
+        return
+    num_choices = generations[0].request.n
+    results = [ChoiceResult(index, index // num_choices) for index in range(len(generations) * num_choices)]
+    async with cancel_on_disconnect(exchange.receive), group:
+        await group.accepted()
+        while deltas := await group.deltas():
+            for prompt_index, delta in deltas:
+                results[prompt_index * num_choices + delta.choice].add(delta)
+    await exchange.reply(response_format.whole(results, _usage(group)))
+
+
+class _Events:
+    """The events of a stream, as many at a time as a wake-up brought."""
+
+    def __init__(
+        self, group: GenerationGroup, response_format: ResponseFormat, envelope: Envelope, body: GenerationFields
+    ) -> None:
+        self._group, self._format = group, response_format
+        self._num_choices = group.generations[0].request.n
+        self._encoder = ChunkEncoder(
+            {
+                "id": envelope.id,
+                "object": response_format.stream_object,
+                "created": envelope.created,
+                "model": envelope.model,
+                "system_fingerprint": envelope.system_fingerprint,
+            },
+            has_usage=body.includes_usage,
+        )
+        self._is_usage_due = body.includes_usage
+        self._has_continuous_usage = body.includes_continuous_usage
+        self._opened: set[int] = set()
+
+    async def next(self) -> bytes:
+        """What is to be sent now; empty at the end. A delta without anything to show is no event."""
+        while deltas := await self._group.deltas():
+            events = self._encode(deltas)
+            if events:
+                return events
+        if self._is_usage_due:
+            self._is_usage_due = False
+            return self._encoder.usage_chunk(_usage(self._group))
+        return b""
+
+    def _encode(self, deltas: Sequence[tuple[int, ChoiceDelta]]) -> bytes:
+        usage = _usage(self._group) if self._has_continuous_usage else None
+        chunk = self._encoder.chunk
+        events: list[bytes] = []
+        for prompt_index, delta in deltas:
+            index = prompt_index * self._num_choices + delta.choice
+            if index not in self._opened:
+                self._opened.add(index)
+                opening = self._format.opening(prompt_index)
+                if opening is not None:
+                    events.append(chunk(index, opening, usage))
+            fields = self._format.fields(prompt_index, delta)
+            if fields is not None:
+                events.append(chunk(index, fields, usage))
+        return b"".join(events)
+
+
+def _usage(group: GenerationGroup) -> Usage:
+    return make_usage(group.num_prompt_tokens, group.num_output_tokens, group.num_cached_tokens)

@@ -1,0 +1,90 @@
+"""What every route needs: built once by whoever starts the gateway, handed to ``create_app``.
+
+Holds no logic beyond "may this request be served now".
+"""
+
+import hashlib
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
+
+from gateway.engine_client import EngineClient
+from gateway.recorder import RequestMetrics
+from gateway.schema.resolve import ModelLimits, SamplingDefaults
+from gateway.text.chat_template import ChatTemplate
+from gateway.text.tokenizer import Tokenizer
+from ipc.config import GatewayConfig
+from ipc.errors import EngineError, RequestError
+from ipc.messages import Ready
+from observability.tracing import Tracing
+
+
+class ServerMetrics(RequestMetrics, Protocol):
+    """What the HTTP side needs of ``observability.metrics.Metrics``."""
+
+    def observe_http(self, handler: str, method: str, status: int, seconds: float) -> None: ...
+
+    def render(self) -> bytes: ...
+
+
+@dataclass(slots=True)
+class GatewayState:
+    """``model_names``: what requests may call the model, the first is its own. ``created``: unix seconds.
+
+    ``executor`` runs long tokenization and templates. ``is_draining``: no new work is taken.
+    """
+
+    config: GatewayConfig
+    model_names: tuple[str, ...]
+    client: EngineClient
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate
+    defaults: SamplingDefaults
+    metrics: ServerMetrics
+    tracing: Tracing
+    executor: ThreadPoolExecutor
+    created: int
+    version: str
+    max_logprobs: int = 20
+    accepts_priority: bool = False
+    is_draining: bool = False
+
+    def ready(self) -> Ready:
+        """The engine's handshake. Raises EngineError (503) while nothing can be served."""
+        if self.is_draining:
+            raise EngineError("the server is shutting down and takes no new requests", code="draining", status=503)
+        return self.client.ready
+
+    def limits(self) -> ModelLimits:
+        """The model's limits. Raises EngineError (503) while nothing can be served."""
+        return ModelLimits.of(self.ready(), self.max_logprobs)
+
+    def check_model(self, name: str | None) -> str:
+        """The name that the response carries. Raises RequestError (404) for a model that is not served."""
+        if name is None:
+            return self.model_names[0]
+        if name not in self.model_names:
+            raise RequestError(
+                f"the model {shortened(name)} does not exist here; served: {listed(self.model_names)}",
+                param="model",
+                code="model_not_found",
+                status=404,
+            )
+        return name
+
+    def fingerprint(self, ready: Ready) -> str:
+        """OpenAI's ``system_fingerprint``: equal only where a seed gives equal tokens."""
+        digest = hashlib.sha256(f"{ready.numerics_id}\n{ready.model_digest}".encode()).hexdigest()
+        return f"octavo-{self.version}-{digest[:8]}"
+
+
+def shortened(text: str) -> str:
+    """A client's own text for an error message, without line breaks and bounded."""
+    text = " ".join(text.split())
+    return text if len(text) <= 100 else text[:100] + "..."
+
+
+def listed(names: Collection[str]) -> str:
+    """Names for a sentence."""
+    return ", ".join(names)

@@ -1,0 +1,92 @@
+"""Server-sent events: chunks whose constant parts are made once, and the loop that sends them.
+
+A wake-up of the engine's stream is one ``send`` with all that is new. While a slow client keeps ``send`` waiting,
+nothing is read from the engine's stream, which merges what arrives: memory stays bounded by the request's own output.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from starlette.types import Receive, Send
+
+from gateway.disconnect import ClientDisconnected, cancel_on_disconnect
+from gateway.generation_group import GenerationGroup
+from gateway.responses import encode_headers
+from gateway.schema.common import Usage
+from gateway.schema.errors import HttpError, from_exception, http_error
+from ipc.errors import OctavoError
+
+logger = logging.getLogger("octavo.gateway")
+
+DONE = b"data: [DONE]\n\n"
+
+_HEADERS = encode_headers(
+    {
+        "Content-Type": "text/event-stream; charset=utf-8",
+        "Cache-Control": "no-cache",
+        "X-Accel-Buffering": "no",  # nginx would hold the tokens back
+    }
+)
+_encoder = msgspec.json.Encoder()
+
+
+class ChunkEncoder:
+    """Chunks of one response: ``data: {envelope, choices: [...], usage}``.
+
+    ``usage`` is absent unless asked for, then null, or the usage so far in each chunk.
+    """
+
+    def __init__(self, envelope: dict[str, str | int], *, has_usage: bool) -> None:
+        self._head = b"data: " + _encoder.encode(envelope)[:-1] + b',"choices":['
+        self._tail = b'],"usage":null}\n\n' if has_usage else b"]}\n\n"
+        self._choice_heads: dict[int, bytes] = {}
+
+    def chunk(self, index: int, fields: bytes, usage: Usage | None = None) -> bytes:
+        """The event for one choice; ``fields`` is what follows its index, as JSON members."""
+        head = self._choice_heads.get(index)
+        if head is None:
+            head = self._choice_heads[index] = self._head + b'{"index":%d,' % index
+        if usage is not None:
+            return b'%b%b}],"usage":%b}\n\n' % (head, fields, _encoder.encode(usage))
+        return b"%b%b}%b" % (head, fields, self._tail)
+
+    def usage_chunk(self, usage: Usage) -> bytes:
+        """The last chunk of ``include_usage``: no choices."""
+        return b'%b],"usage":%b}\n\n' % (self._head, _encoder.encode(usage))
+
+
+def error_event(error: HttpError) -> bytes:
+    """The event that ends a stream which failed after its headers. No ``[DONE]`` follows it."""
+    return b"data: " + error.body() + b"\n\n"
+
+
+async def send_stream(
+    receive: Receive, send: Send, group: GenerationGroup, next_events: Callable[[], Awaitable[bytes]]
+) -> None:
+    """The whole exchange of a streamed response: headers once the engine has accepted, then ``next_events`` until
+    it is empty, then ``[DONE]``, or the one error event. The engine is let go before the last event is sent.
+
+    Raises what went wrong before the headers, so that such an answer is the same as without ``stream``.
+    """
+    is_started = False
+    last = DONE
+    try:
+        async with cancel_on_disconnect(receive), group:
+            await group.accepted()
+            await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
+            is_started = True
+            while events := await next_events():
+                await send({"type": "http.response.body", "body": events, "more_body": True})
+    except ClientDisconnected:
+        raise
+    except OctavoError as error:
+        if not is_started:
+            raise
+        last = error_event(from_exception(error))
+    except Exception:
+        if not is_started:
+            raise
+        logger.exception("a stream failed unexpectedly")
+        last = error_event(http_error(500, "internal error", code="internal_error"))
+    await send({"type": "http.response.body", "body": last, "more_body": False})

@@ -1,0 +1,118 @@
+"""The configuration tree: frozen structs with ranges and help texts, from which the flags are made.
+
+A component gets its own part of the tree. Derived values are functions elsewhere; nothing here is changed
+after it is built. ``None`` means "chosen at start-up", and the help text says how.
+"""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+
+class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the engine loads and in which arithmetic."""
+
+    model: Annotated[str, Meta(description="Model folder: config.json, safetensors, tokenizer.json.")]
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16"],
+        Meta(description="Arithmetic of the linears and the KV cache; auto: bfloat16."),
+    ] = "auto"
+    load_format: Annotated[
+        Literal["auto", "dummy"], Meta(description="dummy: random weights of the config's shapes, no weight file read.")
+    ] = "auto"
+    max_model_len: Annotated[
+        int | None, Meta(description="Longest prompt plus output in tokens; default: what the model's config says.")
+    ] = None
+    device: Annotated[Literal["auto", "cpu", "cuda"], Meta(description="auto: cuda where there is one, else cpu.")] = (
+        "auto"
+    )
+    seed: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=2**63 - 1,
+            description="Seed of dummy weights; a request without a seed of its own gets a random one.",
+        ),
+    ] = 0
+    max_logprobs: Annotated[int, Meta(ge=0, le=1000, description="Most top_logprobs that one request may ask for.")] = (
+        20
+    )
+
+
+class CacheConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The KV cache."""
+
+    block_size: Annotated[Literal[16, 32, 64, 128], Meta(description="Tokens in one KV block.")] = 16
+    num_kv_blocks: Annotated[
+        int | None, Meta(description="Number of KV blocks; default: from the memory settings below.")
+    ] = None
+    kv_cache_memory_bytes: Annotated[
+        int | None,
+        Meta(description="Memory for the KV cache; default: on CPU a quarter of what is free, at most 4 GiB."),
+    ] = None
+    gpu_memory_utilization: Annotated[
+        float, Meta(gt=0, le=1, description="Share of a GPU's free memory for weights and KV cache.")
+    ] = 0.9
+    enable_prefix_caching: Annotated[bool, Meta(description="Reuse the KV of prompts with the same beginning.")] = True
+
+
+class SchedulerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which sequences run in a step."""
+
+    max_num_seqs: Annotated[int, Meta(ge=1, le=65536, description="Most sequences in one step.")] = 128
+    max_num_batched_tokens: Annotated[
+        int | None,
+        Meta(description="Token budget of a step; default on CPU: what the measured prefill rate does in 250 ms."),
+    ] = None
+    scheduling_policy: Annotated[str, Meta(description="Order of the waiting requests: fcfs or priority.")] = "fcfs"
+    async_scheduling: Annotated[
+        bool | None,
+        Meta(description="Schedule the next step while one runs; default: where it measures faster (not on CPU)."),
+    ] = None
+
+
+class TransportConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where an engine incarnation listens. CURVE keys are Z85 text and only for tcp."""
+
+    endpoint: str
+    incarnation: int = 0
+    server_secret_key: str | None = None
+    server_public_key: str | None = None
+
+
+class EngineConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All that ``python -m engine_core`` is told, as one line of JSON on its standard input."""
+
+    model: ModelConfig
+    cache: CacheConfig = CacheConfig()
+    scheduler: SchedulerConfig = SchedulerConfig()
+    transport: TransportConfig
+    log_level: LogLevel = "info"
+
+
+class GatewayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The HTTP side."""
+
+    host: Annotated[str, Meta(description="Address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535, description="Port to listen on; 0: any free one.")] = 8000
+    uds: Annotated[str | None, Meta(description="Listen on this Unix socket instead of host and port.")] = None
+    served_model_name: Annotated[
+        tuple[str, ...], Meta(description="Names that clients may use as model; default: MODEL as given.")
+    ] = ()
+    api_key: Annotated[
+        tuple[str, ...], Meta(description="Clients must send one of these as Bearer token; repeatable.")
+    ] = ()
+    chat_template: Annotated[
+        str | None, Meta(description="File with a chat template to use instead of the model's.")
+    ] = None
+    generation_config: Annotated[
+        Literal["auto", "none"],
+        Meta(description="auto: defaults of sampling parameters from generation_config.json; none: octavo's own."),
+    ] = "auto"
+    max_request_bytes: Annotated[int, Meta(ge=1024, description="Largest request body in bytes.")] = 32 * 1024 * 1024
+    shutdown_timeout: Annotated[
+        float, Meta(ge=0, description="Seconds that running requests get to finish after SIGTERM.")
+    ] = 30.0
+    log_level: Annotated[LogLevel, Meta(description="Least important log lines shown.")] = "info"

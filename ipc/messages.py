@@ -1,0 +1,224 @@
+"""The wire between gateways and engines (design 2): tagged array-like structs, fields only appended.
+
+Token ids travel packed (codec.pack_ids). Times are CLOCK_MONOTONIC nanoseconds of the sender; ``Ready``
+carries a pair of clocks so that another host's times can be placed.
+"""
+
+from enum import IntEnum
+
+import msgspec
+
+from ipc.params import SamplingParams
+
+PROTOCOL = 1
+
+
+class FinishReason(IntEnum):
+    """Why a sequence ended. ``name.lower()`` is what clients and metrics see."""
+
+    STOP = 0
+    LENGTH = 1
+    ABORT = 2
+    ERROR = 3
+
+
+class EventKind(IntEnum):
+    """What happened to a request in the engine; the value's meaning is in brackets."""
+
+    QUEUED = 0
+    ADMITTED = 1  # [choice]
+    BLOCKED = 2  # [WaitReason]
+    CACHE_HIT = 3  # [tokens]
+    CHUNK = 4  # [tokens]
+    PREEMPTED = 5  # [request id of the one that got the blocks]
+    RESUMED = 6  # [tokens restored]
+
+
+class WaitReason(IntEnum):
+    """Why a request waited (contract 4)."""
+
+    TOKEN_BUDGET = 0
+    KV_BLOCKS = 1
+    SEQUENCE_SLOTS = 2
+    POLICY = 3
+    GRAMMAR = 4
+    ADAPTER = 5
+    FORK = 6  # a choice that waits for its request's prompt
+
+
+Event = tuple[int, int, int]
+"""(EventKind, time_ns, value)"""
+
+
+class TokenLogprobs(msgspec.Struct, array_like=True, gc=False, frozen=True):
+    """Log-probabilities of t tokens in a row, packed little-endian.
+
+    ``logprobs`` f32 [t]; ``ranks`` u32 [t] (1 is the most likely); ``top_ids`` u32 [t, k] and
+    ``top_logprobs`` f32 [t, k], most likely first.
+    """
+
+    num_top: int
+    logprobs: bytes
+    ranks: bytes
+    top_ids: bytes = b""
+    top_logprobs: bytes = b""
+
+
+# ---- gateway to engine
+
+
+class Hello(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=1):
+    """The first message of a gateway; answered by ``Ready`` as soon as the model is loaded."""
+
+    protocol: int
+
+
+class Add(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=2):
+    """One request. ``choices`` are (index, packed output ids): the ids are empty unless it is resumed."""
+
+    request_id: int  # u64, the gateway's own
+    arrival_ns: int
+    model: str
+    prompt_ids: bytes
+    params: SamplingParams
+    choices: tuple[tuple[int, bytes], ...] = ((0, b""),)
+    adapter: str = ""
+    num_prompt_logprobs: int = -1
+    grammar: tuple[str, str] | None = None  # (kind, source)
+    cache_salt: str = ""
+    priority: int = 0  # lower is first
+    tenant: str = ""
+    weight: float = 1.0
+    deadline_ns: int = 0  # 0: none
+    is_resumed: bool = False
+    traceparent: str = ""
+
+
+class Finish(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=3):
+    """The gateway found a stop string: the choice ends after ``num_tokens`` output tokens."""
+
+    request_id: int
+    choice: int
+    reason: int
+    num_tokens: int
+
+
+class Abort(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=4):
+    """The client is gone. Answered, like ``Finish``, by the last output of each choice."""
+
+    request_id: int
+
+
+class Drain(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=5):
+    """Take no new requests; end the process when the last one is done."""
+
+
+# ---- engine to gateway
+
+
+class Ready(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=16):
+    """The model is loaded. ``num_token_ids``: ids from there on have no token (``vocab_size`` rows may)."""
+
+    protocol: int
+    incarnation: int
+    numerics_id: str
+    model_digest: str
+    vocab_size: int
+    num_token_ids: int
+    max_model_len: int
+    block_size: int
+    num_blocks: int
+    monotonic_ns: int
+    wall_ns: int
+    max_num_seqs: int = 0
+    max_num_batched_tokens: int = 0
+
+    @property
+    def max_sequence_len(self) -> int:
+        """The longest sequence, prompt and output, that one request can have: the context or the whole pool."""
+        return min(self.max_model_len, self.num_blocks * self.block_size + 1)
+
+
+class Accepted(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=17):
+    """The request is in the queue. Response headers are sent after this."""
+
+    request_id: int
+
+
+class Refused(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=18):
+    """Not now: the queue is full. ``retry_after_ms`` is what the client is told."""
+
+    request_id: int
+    reason: str
+    retry_after_ms: int
+
+
+class Failed(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=19):
+    """The request (``choice`` −1) or one choice of it ended in an error. ``code`` is machine-readable."""
+
+    request_id: int
+    choice: int
+    code: str
+    message: str
+
+
+class Output(msgspec.Struct, array_like=True, gc=False, frozen=True):
+    """What one step did for one choice. Several tokens at once are normal."""
+
+    request_id: int
+    choice: int
+    token_ids: bytes
+    logprobs: TokenLogprobs | None = None
+    finish: int | None = None  # FinishReason
+    stop_token_id: int | None = None  # which of the request's own stop ids ended it
+    events: tuple[Event, ...] = ()
+    num_cached_tokens: int = 0
+    prompt_logprobs: TokenLogprobs | None = None  # positions 1 … prompt − 1, sent once
+
+
+class Outputs(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=20):
+    """One message a step and gateway. ``time_ns``: when the step's tokens were known."""
+
+    incarnation: int
+    time_ns: int
+    outputs: tuple[Output, ...]
+
+
+class Beat(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=21):
+    """Liveness, every 200 ms from the io thread: the counters move while there is progress."""
+
+    incarnation: int
+    num_loops: int
+    num_layers: int
+    time_ns: int
+
+
+class Stats(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=22):
+    """Gauges and cumulative counters of one incarnation; at most every 250 ms and on going idle."""
+
+    incarnation: int
+    time_ns: int
+    num_running: int = 0
+    num_waiting: int = 0
+    num_blocks: int = 0
+    num_free_blocks: int = 0
+    num_cached_blocks: int = 0
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+    prefix_cache_queries: int = 0  # tokens
+    prefix_cache_hits: int = 0  # tokens
+    preemptions: int = 0
+    steps: int = 0
+    schedule_ns: int = 0
+    launch_ns: int = 0
+    wait_ns: int = 0
+    commit_ns: int = 0
+    step_tokens: tuple[int, ...] = ()  # histogram: steps per bucket of STEP_TOKEN_BUCKETS, then the rest
+    step_tokens_sum: int = 0
+    waiting_by_reason: tuple[tuple[int, int], ...] = ()  # (WaitReason, requests)
+
+
+STEP_TOKEN_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+
+ToEngine = Hello | Add | Finish | Abort | Drain
+ToGateway = Ready | Accepted | Refused | Failed | Outputs | Beat | Stats

@@ -1,0 +1,189 @@
+"""The table of operations: every kernel's signature, shapes, dtypes and contract (design 6 and 7).
+
+A backend (``kernels.reference``, later native and triton) is a module whose ``Ops`` class implements this
+protocol; ``load`` finds it by name. Letters: T rows of a step, R sampled rows, S sequences, V vocabulary,
+H query heads, G KV heads, D head size, B blocks. Every result row depends on that row's inputs alone, bit for
+bit: not on T, on neighbours, on chunking, on the number of threads.
+"""
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class KVLayout:
+    """How a block's bytes hold keys and values: K then V, each [block_size, G, D] in ``dtype``."""
+
+    block_size: int
+    num_kv_heads: int
+    head_size: int
+    dtype: torch.dtype
+
+    @property
+    def layout_id(self) -> str:
+        """Names the layout wherever bytes of a block leave this process."""
+        return (
+            f"kv-bsgd-{str(self.dtype).removeprefix('torch.')}-{self.block_size}-{self.num_kv_heads}-{self.head_size}"
+        )
+
+    @property
+    def bytes_per_block(self) -> int:
+        """Bytes of one block of one layer."""
+        return 2 * self.block_size * self.num_kv_heads * self.head_size * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionBatch:
+    """Which rows belong to which sequence. Row i attends to positions 0 … positions[i] of its sequence.
+
+    ``query_start`` i32 [S + 1]: rows of sequence s are query_start[s] … query_start[s+1] − 1, in order of
+    position. ``block_tables`` i32 [S, ≥ blocks of the longest]. ``positions`` i64 [T]. ``kv_slots`` i64 [T]:
+    block · block_size + offset, where each row's own K and V go.
+    """
+
+    query_start: Tensor
+    block_tables: Tensor
+    positions: Tensor
+    kv_slots: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRows:
+    """Per sampled row, [R] each: device row, position of the token drawn, and parameters (design 7.4).
+
+    Sparse lists are offsets i64 [R + 1] into values. ``bans``: ids that may not be drawn now.
+    ``bad_words``: offsets [R + 1] into ``bad_word_offsets`` [W + 1] into ids; a word's last id is banned when the
+    row's tokens before ``positions`` end with its other ids. ``allowed``: an empty list means all ids.
+    ``bitmask``: i32 [M, ceil(V / 32)], bit set = allowed; ``bitmask_rows`` i64 [R], −1 for none.
+    ``num_token_ids``: ids from there on have no token and are never drawn.
+    """
+
+    slots: Tensor  # i64
+    positions: Tensor  # i64: index in prompt + output of the token to be drawn
+    num_prompt_tokens: Tensor  # i64
+    streams: Tensor  # i64
+    seeds: Tensor  # i64, the bits of a u64
+    temperature: Tensor  # f32
+    top_k: Tensor  # i64, 0: off
+    top_p: Tensor  # f32
+    min_p: Tensor  # f32
+    presence_penalty: Tensor  # f32
+    frequency_penalty: Tensor  # f32
+    repetition_penalty: Tensor  # f32
+    bias_offsets: Tensor
+    bias_ids: Tensor
+    bias_values: Tensor  # f32
+    ban_offsets: Tensor
+    ban_ids: Tensor
+    allowed_offsets: Tensor
+    allowed_ids: Tensor
+    bad_word_row_offsets: Tensor
+    bad_word_offsets: Tensor
+    bad_word_ids: Tensor
+    bitmask_rows: Tensor
+    bitmask: Tensor | None
+    num_token_ids: int
+    num_logprobs: int  # the most that any row asks for; −1: none at all
+
+
+@dataclass(frozen=True, slots=True)
+class Logprobs:
+    """Log-softmax of the raw float32 logits: ``logprobs`` f32 [R], ``ranks`` i64 [R] (1 + number of strictly
+    larger logits), ``top_ids`` i64 [R, k] and ``top_logprobs`` f32 [R, k], descending, lower id first on ties."""
+
+    logprobs: Tensor
+    ranks: Tensor
+    top_ids: Tensor
+    top_logprobs: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """``token_ids`` i64 [R]; ``is_valid`` bool [R]: false where a raw logit is NaN or +inf, or no id is left."""
+
+    token_ids: Tensor
+    is_valid: Tensor
+    logprobs: Logprobs | None
+
+
+class PackedLinear(Protocol):
+    """A weight in a backend's own layout."""
+
+    num_outputs: int
+    num_inputs: int
+    layout_id: str
+
+
+class Ops(Protocol):
+    """Every operation of a backend."""
+
+    name: str
+    isa: str  # the code path chosen on this host; part of numerics_id
+
+    def pack_linear(self, weight: Tensor, segments: int = 1) -> PackedLinear:
+        """Pack ``weight`` [N, K] (float32 or bfloat16). ``segments`` divides K: each is summed alone, then the
+        partial sums are added in a fixed binary tree (design 7.2)."""
+
+    def linear(self, x: Tensor, weight: PackedLinear, bias: Tensor | None = None) -> Tensor:
+        """x [T, K] in the weight's dtype, bias f32 [N] → f32 [T, N]; K is summed in order within a segment."""
+
+    def embed(self, ids: Tensor, table: Tensor) -> Tensor:
+        """ids i64 [T], table [V, D] → f32 [T, D]."""
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+        """x f32 [..., D], weight f32 [D] → x / sqrt(mean(x²) + eps) · weight, computed in f32, in ``dtype``."""
+
+    def add_rms_norm(
+        self, x: Tensor, residual: Tensor, weight: Tensor, eps: float, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
+        """(rms_norm(x + residual), x + residual); x and residual f32 [T, D]."""
+
+    def silu_and_mul(self, gate_up: Tensor, dtype: torch.dtype) -> Tensor:
+        """gate_up f32 [T, 2·I], gate first → silu(gate) · up, computed in f32, in ``dtype`` [T, I]."""
+
+    def rotary(self, x: Tensor, positions: Tensor, cos_sin: Tensor, dtype: torch.dtype) -> Tensor:
+        """x f32 [T, H, D], positions i64 [T], cos_sin f32 [L, 2·rot] (cos then sin; rot = rotated size / 2) →
+        ``dtype`` [T, H, D]: the half-split (NeoX) rotation of the first 2·rot entries of each head."""
+
+    def write_kv(self, k: Tensor, v: Tensor, cache: Tensor, layout: KVLayout, kv_slots: Tensor) -> None:
+        """Round k, v [T, G, D] to the layout's dtype and put them at ``kv_slots`` of cache u8 [B, bytes_per_block]."""
+
+    def paged_attention(
+        self,
+        q: Tensor,
+        cache: Tensor,
+        layout: KVLayout,
+        batch: AttentionBatch,
+        scale: float,
+        window: int | None,
+        dtype: torch.dtype,
+    ) -> Tensor:
+        """q [T, H, D] → ``dtype`` [T, H, D]; the recurrence of design 7.1. ``window``: a row at p attends to
+        p − window + 1 … p."""
+
+    def copy_blocks(self, cache: Tensor, sources: Tensor, destinations: Tensor) -> None:
+        """cache[destinations] = cache[sources], all reads before all writes; i64 [n]."""
+
+    def gather_tokens(self, tokens: Tensor, slots: Tensor, positions: Tensor) -> Tensor:
+        """tokens i32 [slots, L] → i64 [T]."""
+
+    def store_tokens(self, tokens: Tensor, slots: Tensor, positions: Tensor, ids: Tensor) -> None:
+        """tokens[slots, positions] = ids; rows whose position is outside the table are dropped."""
+
+    def sample(self, logits: Tensor, tokens: Tensor, rows: SampleRows) -> Samples:
+        """logits f32 [R, V] (not changed), tokens i32 [slots, L]: penalties count a row's own tokens before
+        its position. Order and formulas: design 7.4."""
+
+    def logprobs(self, logits: Tensor, ids: Tensor, num_top: int) -> Logprobs:
+        """logits f32 [R, V], ids i64 [R]."""
+
+
+def load(name: str) -> Ops:
+    """The backend ``kernels.<name>``. Raises ModuleNotFoundError for an unknown one."""
+    module: Any = import_module(f"kernels.{name}")
+    ops: Ops = module.create()
+    return ops

@@ -1,0 +1,84 @@
+"""The class that ties the reference functions to the table of operations."""
+
+import hashlib
+
+import torch
+from torch import Tensor
+
+from kernels.ops import AttentionBatch, KVLayout, Logprobs, PackedLinear, SampleRows, Samples
+from kernels.reference import attention, layers, linear, logprobs, memory, sampling
+
+
+class ReferenceOps:
+    """``kernels.ops.Ops`` in plain torch. Contracts and shapes are there."""
+
+    name = "reference"
+
+    def __init__(self) -> None:
+        self.isa = f"torch-{torch.__version__}-{torch.backends.cpu.get_cpu_capability()}-{probe_products()}"
+
+    def pack_linear(self, weight: Tensor, segments: int = 1) -> PackedLinear:
+        return linear.pack_linear(weight, segments)
+
+    def linear(self, x: Tensor, weight: PackedLinear, bias: Tensor | None = None) -> Tensor:
+        return linear.linear(x, weight, bias)
+
+    def embed(self, ids: Tensor, table: Tensor) -> Tensor:
+        return layers.embed(ids, table)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+        return layers.rms_norm(x, weight, eps, dtype)
+
+    def add_rms_norm(
+        self, x: Tensor, residual: Tensor, weight: Tensor, eps: float, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
+        return layers.add_rms_norm(x, residual, weight, eps, dtype)
+
+    def silu_and_mul(self, gate_up: Tensor, dtype: torch.dtype) -> Tensor:
+        return layers.silu_and_mul(gate_up, dtype)
+
+    def rotary(self, x: Tensor, positions: Tensor, cos_sin: Tensor, dtype: torch.dtype) -> Tensor:
+        return layers.rotary(x, positions, cos_sin, dtype)
+
+    def write_kv(self, k: Tensor, v: Tensor, cache: Tensor, layout: KVLayout, kv_slots: Tensor) -> None:
+        memory.write_kv(k, v, cache, layout, kv_slots)
+
+    def paged_attention(
+        self,
+        q: Tensor,
+        cache: Tensor,
+        layout: KVLayout,
+        batch: AttentionBatch,
+        scale: float,
+        window: int | None,
+        dtype: torch.dtype,
+    ) -> Tensor:
+        return attention.paged_attention(q, cache, layout, batch, scale, window, dtype)
+
+    def copy_blocks(self, cache: Tensor, sources: Tensor, destinations: Tensor) -> None:
+        memory.copy_blocks(cache, sources, destinations)
+
+    def gather_tokens(self, tokens: Tensor, slots: Tensor, positions: Tensor) -> Tensor:
+        return memory.gather_tokens(tokens, slots, positions)
+
+    def store_tokens(self, tokens: Tensor, slots: Tensor, positions: Tensor, ids: Tensor) -> None:
+        memory.store_tokens(tokens, slots, positions, ids)
+
+    def sample(self, logits: Tensor, tokens: Tensor, rows: SampleRows) -> Samples:
+        return sampling.sample(logits, tokens, rows)
+
+    def logprobs(self, logits: Tensor, ids: Tensor, num_top: int) -> Logprobs:
+        return logprobs.token_logprobs(logits, ids, num_top)
+
+
+def probe_products() -> str:
+    """Names the order in which this host's matrix products add: a digest of two products of fixed numbers.
+
+    The BLAS library chooses its code by CPU; hosts that choose differently must not continue each other's sequences.
+    """
+    values = torch.arange(16 * 1024 + 256 * 1024, dtype=torch.int64).mul(1103515245).add(12345).bitwise_and(0xFFFF)
+    numbers = values.to(torch.float32).sub(32768.0)
+    x, weight = numbers[: 16 * 1024].view(16, 1024), numbers[16 * 1024 :].view(256, 1024)
+    large = torch.mm(x, weight.t())
+    small = torch.bmm(x.view(16, 16, 64), weight[:16].view(16, 16, 64).transpose(1, 2))
+    return hashlib.sha256(large.numpy().tobytes() + small.numpy().tobytes()).hexdigest()[:8]

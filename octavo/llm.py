@@ -1,0 +1,268 @@
+"""The offline class: ``LLM("smollm2").generate(prompts, params)``. The server's engine and text, without HTTP.
+
+An event loop on a thread of its own owns the engine process; the methods here block until all results are there.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, TypeVar
+
+import msgspec
+import zmq
+from tqdm import tqdm
+
+from gateway.engine_client import EngineClient, GenerationRequest
+from gateway.engine_connection import EngineConnection
+from gateway.generation import Generation, TextOptions
+from gateway.logprobs import TokenLogprob
+from gateway.recorder import RequestRecorder
+from gateway.schema.resolve import (
+    COMPLETION_MAX_TOKENS,
+    ModelLimits,
+    check_model_limits,
+    check_token_ids,
+    resolve_max_tokens,
+    resolve_sampling,
+)
+from gateway.schema.sampling import GenerationParams
+from gateway.text.bad_words import encode_bad_words
+from ipc.errors import ConfigError, EngineError
+from ipc.messages import Ready
+from observability.logging import configure
+from observability.metrics import Metrics
+from octavo.engine_process import EngineProcess, SocketDirectory, make_engine_config
+from octavo.model_source import resolve_model
+from octavo.options import build_serve_config
+from octavo.text_parts import TextParts
+
+T = TypeVar("T")
+
+Prompt = str | Sequence[int]
+Message = Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class CompletionOutput:
+    """One choice. ``logprobs``: an entry for each token, if asked for."""
+
+    index: int
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+
+
+@dataclass(slots=True)
+class RequestOutput:
+    """One prompt's results. ``prompt`` is None for a prompt of token ids. ``prompt_logprobs``: positions 1 …"""
+
+    prompt: str | None
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput]
+    prompt_logprobs: list[TokenLogprob] | None = None
+    num_cached_tokens: int = 0
+
+
+class LLM:
+    """A model and its engine process. Options are the names of ``octavo serve``'s flags, with underscores.
+
+    Close it, or use it as a context manager. Raises ConfigError for what cannot be loaded; the methods raise
+    RequestError for a prompt or a parameter that cannot be served and EngineError if the engine dies.
+    """
+
+    def __init__(self, model: str, *, log_level: str = "warning", **options: Any) -> None:
+        config = build_serve_config(model, {**options, "log_level": log_level})
+        configure(config.gateway.log_level)
+        folder = resolve_model(model)
+        gateway = config.gateway
+        self._text = TextParts.load(
+            folder, template_file=gateway.chat_template, with_defaults=gateway.generation_config == "auto"
+        )
+        self._max_logprobs = config.model_config.max_logprobs
+        self._model = model
+        self._metrics = Metrics(model_name=model)
+        self._directory = SocketDirectory()
+        self._loop = asyncio.new_event_loop()
+        # On Linux the engine dies with the thread that started it: this one lives until ``close``.
+        self._thread = threading.Thread(target=self._loop.run_forever, name="octavo-llm", daemon=True)
+        self._thread.start()
+        self._is_closed = False
+        engine_config = make_engine_config(
+            msgspec.structs.replace(config.model_config, model=str(folder)),
+            config.cache,
+            config.scheduler,
+            directory=self._directory,
+            incarnation=1,
+            log_level=gateway.log_level,
+        )
+        try:
+            self._run(self._start(engine_config))
+        except BaseException:
+            self.close()
+            raise
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: GenerationParams | Sequence[GenerationParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """Results in the order of the prompts. A prompt is text or token ids; ``params`` for all or one for each."""
+        is_one = isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int))
+        every: list[Prompt] = [prompts] if is_one else list(prompts)  # type: ignore[list-item, arg-type]
+        encoded = [self._encode(prompt) for prompt in every]
+        texts = [prompt if isinstance(prompt, str) else None for prompt in every]
+        return self._generate(encoded, texts, params, COMPLETION_MAX_TOKENS, use_tqdm)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        params: GenerationParams | Sequence[GenerationParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """One conversation, or several: a list of messages like OpenAI's, or a list of such lists."""
+        is_one = len(messages) > 0 and isinstance(messages[0], Mapping)
+        conversations: list[Any] = [messages] if is_one else list(messages)
+        encoded = [self._text.chat_template.encode_chat(conversation) for conversation in conversations]
+        default = self._text.defaults.max_new_tokens
+        return self._generate(encoded, [None] * len(encoded), params, default, use_tqdm)
+
+    def close(self) -> None:
+        """End the engine process. Calling it again does nothing."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._run(self._stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        self._directory.__exit__()
+
+    def __enter__(self) -> "LLM":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ---- on the caller's thread
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def _encode(self, prompt: Prompt) -> list[int]:
+        if isinstance(prompt, str):
+            return self._text.tokenizer.encode(prompt, add_special_tokens=True)
+        check_token_ids("prompt", prompt, ModelLimits.of(self._client.ready, self._max_logprobs))
+        return list(prompt)
+
+    def _generate(
+        self,
+        encoded: list[list[int]],
+        texts: Sequence[str | None],
+        params: GenerationParams | Sequence[GenerationParams] | None,
+        default_max_tokens: int | None,
+        use_tqdm: bool,
+    ) -> list[RequestOutput]:
+        each = [params or GenerationParams()] * len(encoded) if not isinstance(params, Sequence) else list(params)
+        if len(each) != len(encoded):
+            raise ValueError(f"{len(encoded)} prompts, but {len(each)} params")
+        generations = [
+            self._make_generation(prompt_ids, one, default_max_tokens)
+            for prompt_ids, one in zip(encoded, each, strict=True)
+        ]
+        with tqdm(total=len(generations), desc="generate", unit="prompt", disable=not use_tqdm) as bar:
+            outputs = self._run(_gather(generations, bar.update))
+        for output, text in zip(outputs, texts, strict=True):
+            output.prompt = text
+        return outputs
+
+    def _make_generation(
+        self, prompt_ids: list[int], params: GenerationParams, default_max_tokens: int | None
+    ) -> Generation:
+        limits = ModelLimits.of(self._client.ready, self._max_logprobs)
+        tokenizer = self._text.tokenizer
+        check_model_limits(params, limits)
+        max_tokens = resolve_max_tokens(params.max_tokens, default_max_tokens, len(prompt_ids), limits)
+        sampling = resolve_sampling(
+            params, self._text.defaults, limits, max_tokens, lambda words: encode_bad_words(words, tokenizer)
+        )
+        request = GenerationRequest(
+            model=self._model,
+            prompt_ids=prompt_ids,
+            params=sampling,
+            arrival_ns=time.monotonic_ns(),
+            n=params.n,
+            num_prompt_logprobs=-1 if params.prompt_logprobs is None else params.prompt_logprobs,
+        )
+        options = TextOptions(
+            stop=params.stop_strings,
+            include_stop_str_in_output=params.include_stop_str_in_output,
+            skip_special_tokens=params.skip_special_tokens,
+        )
+        return Generation(self._client, request, options, tokenizer, RequestRecorder(self._metrics, request))
+
+    # ---- on the loop
+
+    async def _start(self, config: Any) -> None:
+        ready: asyncio.Future[Ready] = self._loop.create_future()
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._client = EngineClient(self._loop, lambda stats: None, lambda value: _resolve(ready, value))
+        self._engine = await EngineProcess.start(config)
+        self._client.connect(EngineConnection(self._context, config.transport, self._loop))
+        self._watch = asyncio.create_task(self._watch_engine())
+        waits: set[asyncio.Future[Any]] = {ready, self._watch}
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        if not ready.done():
+            raise ConfigError(f"the engine did not come up (status {self._watch.result()}); it says why above")
+
+    async def _watch_engine(self) -> int:
+        status = await self._engine.wait()
+        self._client.disconnect(EngineError("the engine died", code="engine_died"))
+        return status
+
+    async def _stop(self) -> None:
+        if hasattr(self, "_engine"):
+            await self._engine.kill()
+            await self._watch
+        if hasattr(self, "_client"):
+            self._client.disconnect(EngineError("the LLM was closed", code="closed"))
+            self._context.destroy(linger=0)
+
+
+def _resolve(future: "asyncio.Future[Ready]", value: Ready) -> None:
+    if not future.done():  # the engine may say it twice
+        future.set_result(value)
+
+
+async def _gather(generations: list[Generation], on_done: Callable[[], Any]) -> list[RequestOutput]:
+    """All at once: the engine's queue is the place to wait. The first failure ends the others."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(_collect(generation, on_done)) for generation in generations]
+    return [task.result() for task in tasks]
+
+
+async def _collect(generation: Generation, on_done: Callable[[], Any]) -> RequestOutput:
+    outputs = [CompletionOutput(index) for index in range(generation.request.n)]
+    async with generation:
+        while deltas := await generation.deltas():
+            for delta in deltas:
+                output = outputs[delta.choice]
+                output.text += delta.text
+                output.token_ids += delta.token_ids
+                if delta.logprobs is not None:
+                    output.logprobs = (output.logprobs or []) + delta.logprobs
+                if delta.finish_reason is not None:
+                    output.finish_reason, output.stop_reason = delta.finish_reason, delta.stop_reason
+    on_done()
+    return RequestOutput(
+        None, generation.request.prompt_ids, outputs, generation.prompt_logprobs, generation.num_cached_tokens
+    )

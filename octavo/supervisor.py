@@ -1,0 +1,243 @@
+"""``octavo serve``: binds the port, starts the engine, is the gateway, and ends both in order.
+
+Owns processes and signals. With one gateway it is that gateway: one event loop, one process, and one engine.
+"""
+
+import asyncio
+import concurrent.futures
+import json
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import structlog
+import uvloop
+import zmq
+
+from gateway.app import create_app
+from gateway.engine_client import EngineClient
+from gateway.engine_connection import EngineConnection
+from gateway.state import GatewayState
+from ipc.config import EngineConfig
+from ipc.errors import EngineError
+from ipc.messages import Ready, Stats, WaitReason
+from observability.logging import configure
+from observability.metrics import Metrics
+from observability.tracing import Tracing
+from octavo.engine_process import EngineProcess, SocketDirectory, make_engine_config
+from octavo.front import Front, HttpServer, address, bind
+from octavo.model_source import resolve_model
+from octavo.options import ServeConfig
+from octavo.text_parts import TextParts
+
+log = structlog.get_logger("octavo")
+
+T = TypeVar("T")
+
+
+def serve(config: ServeConfig) -> int:
+    """Serve until told to stop; the exit status. Raises ConfigError when something cannot work."""
+    configure(config.gateway.log_level)
+    listener = bind(config.gateway)
+    try:
+        with SocketDirectory() as directory, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(Supervisor(config, listener, directory).run())
+    finally:
+        listener.close()
+        if config.gateway.uds is not None:
+            Path(config.gateway.uds).unlink(missing_ok=True)
+
+
+class Supervisor:
+    """One server's life."""
+
+    def __init__(self, config: ServeConfig, listener: socket.socket, directory: SocketDirectory) -> None:
+        self._config, self._listener, self._directory = config, listener, directory
+        self._front = Front()
+        self._server = HttpServer(self._front, listener)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._metrics = Metrics(model_name=self._model_names()[0])
+        self._state: GatewayState | None = None
+        self._engine: EngineProcess | None = None
+        self._signals = 0
+        self._stop: asyncio.Future[None]
+        self._stop_now: asyncio.Future[None]
+        self._ready: asyncio.Future[Ready]
+
+    async def run(self) -> int:
+        """The exit status: 0 after a signal, what the engine said if it did not come up, 1 if it died."""
+        loop = asyncio.get_running_loop()
+        self._stop, self._stop_now, self._ready = loop.create_future(), loop.create_future(), loop.create_future()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._on_signal)
+        self._client = EngineClient(loop, self._on_stats, self._on_ready)
+        serving = self._server.start()
+        try:
+            return await self._run(serving)
+        finally:
+            self._client.disconnect(EngineError("the server is shutting down", code="shutting_down", status=503))
+            await self._server.stop()
+            if self._engine is not None:
+                await self._engine.kill()
+            self._context.destroy(linger=0)
+
+    async def _run(self, serving: "asyncio.Task[None]") -> int:
+        try:
+            folder = await self._unless_stopped(in_daemon_thread(lambda: resolve_model(self._config.model)))
+            self._engine = await EngineProcess.start(self._engine_config(folder))
+            self._client.connect(EngineConnection(self._context, self._engine.config.transport, self._client.loop))
+            died = asyncio.create_task(self._engine.wait())
+            parts = await self._unless_stopped(in_daemon_thread(lambda: self._load_text(folder)))
+            self._state = self._make_state(parts)
+            self._front.app = create_app(self._state)
+            await first_of(self._ready, died, self._stop, serving)
+            if self._ready.done() and not self._stop.done():
+                self._announce()
+                await first_of(died, self._stop, serving)
+            if self._stop.done():
+                await self._drain(died)
+                return 0
+        except _Stopped:
+            return 0
+        if serving.done():
+            serving.result()
+            return 1
+        return self._engine_died(await died)
+
+    def _engine_died(self, status: int) -> int:
+        """Its configuration was refused, and it has said why; or it died, and every stream is told."""
+        if status == 2 and not self._ready.done():
+            return 2
+        what = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
+        log.error("the engine ended", reason=what)
+        self._client.disconnect(EngineError("the engine died", code="engine_died"))
+        return 1
+
+    # ---- parts
+
+    def _model_names(self) -> tuple[str, ...]:
+        return self._config.gateway.served_model_name or (self._config.model,)
+
+    def _engine_config(self, folder: Path) -> EngineConfig:
+        config = self._config
+        return make_engine_config(
+            msgspec.structs.replace(config.model_config, model=str(folder)),
+            config.cache,
+            config.scheduler,
+            directory=self._directory,
+            incarnation=1,
+            log_level=config.gateway.log_level,
+        )
+
+    def _load_text(self, folder: Path) -> TextParts:
+        gateway = self._config.gateway
+        with_defaults = gateway.generation_config == "auto"
+        return TextParts.load(folder, template_file=gateway.chat_template, with_defaults=with_defaults)
+
+    def _make_state(self, parts: TextParts) -> GatewayState:
+        return GatewayState(
+            config=self._config.gateway,
+            model_names=self._model_names(),
+            client=self._client,
+            tokenizer=parts.tokenizer,
+            chat_template=parts.chat_template,
+            defaults=parts.defaults,
+            metrics=self._metrics,
+            tracing=Tracing(None),
+            executor=ThreadPoolExecutor(2, thread_name_prefix="text"),
+            created=int(time.time()),
+            version=version("octavo"),
+            max_logprobs=self._config.model_config.max_logprobs,
+            accepts_priority=self._config.scheduler.scheduling_policy == "priority",
+        )
+
+    def _announce(self) -> None:
+        """The line that says it works, and one to try it."""
+        url, config = address(self._config.gateway, self._listener), self._config.gateway
+        unix = f"--unix-socket {config.uds} " if config.uds is not None else ""
+        key = "-H 'Authorization: Bearer <one of your keys>' " if config.api_key else ""
+        question = {"role": "user", "content": "Name the capital of France."}
+        body = json.dumps({"model": self._model_names()[0], "messages": [question]})
+        sys.stderr.write(
+            f"octavo is ready: {url}\n"
+            f"curl {unix}{url}/v1/chat/completions {key}-H 'Content-Type: application/json' -d '{body}'\n"
+        )
+        sys.stderr.flush()
+
+    # ---- what comes in
+
+    def _on_ready(self, ready: Ready) -> None:
+        if not self._ready.done():
+            self._ready.set_result(ready)
+
+    def _on_stats(self, stats: Stats) -> None:
+        values = msgspec.structs.asdict(stats)
+        self._metrics.engine.update(
+            stats.incarnation,
+            values,
+            step_tokens=stats.step_tokens,
+            waiting_by_reason={WaitReason(reason).name.lower(): count for reason, count in stats.waiting_by_reason},
+        )
+
+    def _on_signal(self) -> None:
+        """The first one drains, the second one ends at once."""
+        self._signals += 1
+        if not self._stop.done():
+            self._stop.set_result(None)
+        elif not self._stop_now.done():
+            self._stop_now.set_result(None)
+
+    # ---- the end
+
+    async def _drain(self, died: "asyncio.Task[int]") -> None:
+        """Not ready from now on; what runs may finish, until the timeout or a second signal."""
+        if self._state is None:
+            return
+        self._state.is_draining = True
+        timeout = self._config.gateway.shutdown_timeout
+        if self._client.num_in_flight:
+            log.info("shutting down", requests=self._client.num_in_flight, timeout=timeout)
+        finished = asyncio.create_task(self._wait_until_finished())
+        await first_of(finished, died, self._stop_now, timeout=timeout)
+        finished.cancel()
+
+    async def _wait_until_finished(self) -> None:
+        while self._client.num_in_flight:
+            await asyncio.sleep(0.02)
+
+    async def _unless_stopped(self, work: "asyncio.Future[T]") -> T:
+        await first_of(work, self._stop)
+        if not work.done():
+            raise _Stopped
+        return work.result()
+
+
+class _Stopped(Exception):
+    """A signal came while the server was starting."""
+
+
+def in_daemon_thread(function: Callable[[], T]) -> "asyncio.Future[T]":
+    """Run ``function`` beside the loop; a signal need not wait for it: the process may end before it does."""
+    future: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+    def run() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:  # noqa: BLE001 - it is raised where the result is awaited
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="start-up", daemon=True).start()
+    return asyncio.wrap_future(future)
+
+
+async def first_of(*futures: "asyncio.Future[Any]", timeout: float | None = None) -> None:
+    """Wait until one of them is done, whichever, or the time is up. None is cancelled."""
+    await asyncio.wait(futures, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)

@@ -1,0 +1,1 @@
+"""Makes the fakes of this folder importable from the folders below."""

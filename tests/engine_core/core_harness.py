@@ -1,0 +1,190 @@
+"""An engine without sockets, tensors and time: the real core and scheduler on a fake channel and a fake device."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from fake_device import FakeDevice
+from fake_model import VOCAB_SIZE, AlternatingGrammar
+from ledger import Ledger
+from step_checks import check_blocks_and_slots, check_plan, live_sequences
+
+from engine_core import registry
+from engine_core.channel import GatewayGone, Inbound
+from engine_core.core import EngineCore
+from engine_core.kv_cache.manager import KVCacheManager
+from engine_core.request_builder import AddReader
+from engine_core.scheduler.scheduler import Scheduler, SchedulerLimits
+from engine_core.step import SchedulerOutput
+from ipc.codec import pack_ids
+from ipc.messages import Abort, Accepted, Add, Drain, Failed, Finish, ToGateway
+from ipc.params import SamplingParams
+
+GATEWAY = b"gateway"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """An engine's shape. Blocks may be smaller than a real engine's."""
+
+    num_blocks: int = 64
+    block_size: int = 4
+    max_num_seqs: int = 4
+    max_num_batched_tokens: int = 16
+    max_model_len: int = 64
+    policy: str = "fcfs"
+    enable_prefix_caching: bool = True
+    overlap: bool = True
+
+
+@dataclass(slots=True)
+class FakeChannel:
+    """The two queues. ``receive`` must not be asked to wait: nobody would wake it."""
+
+    inbox: list[Inbound] = field(default_factory=list)
+    sent: list[tuple[bytes, ToGateway]] = field(default_factory=list)
+    broadcasts: list[ToGateway] = field(default_factory=list)
+
+    def receive(self, *, timeout: float | None) -> list[Inbound]:
+        assert timeout == 0 or self.inbox, "the loop would wait for ever"
+        messages, self.inbox = self.inbox, []
+        return messages
+
+    def send(self, owner: bytes, message: ToGateway) -> None:
+        self.sent.append((owner, message))
+
+    def broadcast(self, message: ToGateway) -> None:
+        self.broadcasts.append(message)
+
+
+def make_clock() -> Callable[[], int]:
+    """Moves by one nanosecond a look."""
+    now = 0
+
+    def clock() -> int:
+        nonlocal now
+        now += 1
+        return now
+
+    return clock
+
+
+class CoreHarness:
+    """Checks every plan, step and message; a ledger for each gateway."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        self.sizes = sizes
+        self.kv = KVCacheManager(
+            sizes.num_blocks, sizes.block_size, enable_prefix_caching=sizes.enable_prefix_caching, root=b"root"
+        )
+        limits = SchedulerLimits(sizes.max_num_seqs, sizes.max_num_batched_tokens, sizes.max_model_len)
+        clock = make_clock()
+        self.scheduler = Scheduler(registry.load("policy", sizes.policy)(), self.kv, limits, clock)
+        self.device = FakeDevice(
+            self.scheduler.num_slots,
+            sizes.num_blocks,
+            sizes.block_size,
+            sizes.max_model_len,
+            on_launch=self._on_launch,
+            owner_of_slot=self._owner_of_slot,
+        )
+        self.channel = FakeChannel()
+        self.core = EngineCore(
+            self.scheduler, self.device, self.channel, incarnation=7, overlap=sizes.overlap, clock=clock
+        )
+        self.read = AddReader(VOCAB_SIZE, self.kv.extend_hashes, lambda kind, source: AlternatingGrammar())
+        self.is_broken = False
+        self.ledgers: dict[bytes, Ledger] = {}
+        self.plans: list[SchedulerOutput] = []
+
+    # ---- what gateways do
+
+    def add(self, add: Add, owner: bytes = GATEWAY) -> None:
+        """A request arrives."""
+        self.ledgers.setdefault(owner, Ledger()).submit(add)
+        self.channel.inbox.append((owner, self.read(owner, add)))
+
+    def want(self, message: Finish | Abort, owner: bytes = GATEWAY) -> None:
+        """A gateway wants an end."""
+        self.ledgers[owner].want(message)
+        self.channel.inbox.append((owner, message))
+
+    def drain(self) -> None:
+        """Somebody wants the engine to end."""
+        self.channel.inbox.append((GATEWAY, Drain()))
+
+    def lose(self, owner: bytes) -> None:
+        """A gateway is gone: from the next step on nothing may be sent to it."""
+        self.channel.inbox.append((owner, GatewayGone()))
+        self.ledgers.pop(owner, None)
+
+    # ---- what the engine does
+
+    def step(self) -> list[tuple[bytes, ToGateway]]:
+        """One turn of the loop; what it sent."""
+        self.is_broken = True  # until all of this has worked
+        self.core.step()
+        sent, self.channel.sent = self.channel.sent, []
+        for owner, message in sent:
+            if owner in self.ledgers:
+                self.ledgers[owner].take(message)
+            else:  # it is gone: this was said before the engine knew
+                assert isinstance(message, Accepted | Failed)
+        check_blocks_and_slots(self.scheduler)
+        self.is_broken = False
+        return sent
+
+    def run_until_idle(self) -> list[tuple[bytes, ToGateway]]:
+        """Until nothing is left to do. Raises AssertionError when that takes longer than it can."""
+        sent = self.step()
+        for _ in range(self._most_steps()):
+            if self.core.is_idle:
+                break
+            sent += self.step()
+        assert self.core.is_idle, "the engine goes round in circles"
+        self.scheduler.check_integrity()
+        assert not self.device.queue
+        for ledger in self.ledgers.values():
+            assert all(entry.is_ended for entry in ledger.entries.values())
+        return sent
+
+    def _most_steps(self) -> int:
+        """The oldest sequence gets on by a token at least every other step, and preemption begins again."""
+        work = sum(seq.num_prompt_tokens + seq.request.params.max_tokens for seq in live_sequences(self.scheduler))
+        return 4 * work + 8
+
+    def _on_launch(self, plan: SchedulerOutput) -> None:
+        self.plans.append(plan)
+        check_plan(self.scheduler, plan)
+
+    def _owner_of_slot(self, slot: int) -> bytes:
+        return next(seq.request.extra_keys for seq in self.scheduler.running if seq.slot == slot)
+
+
+def make_add(
+    request_id: int,
+    prompt_ids: list[int],
+    *,
+    n: int = 1,
+    arrival_ns: int | None = None,
+    num_prompt_logprobs: int = -1,
+    cache_salt: str = "",
+    priority: int = 0,
+    has_grammar: bool = False,
+    choices: dict[int, list[int]] | None = None,
+    **params: object,
+) -> Add:
+    """A request as a gateway sends it; ``params`` are ``SamplingParams``'s."""
+    outputs = {index: [] for index in range(n)} if choices is None else choices
+    return Add(
+        request_id=request_id,
+        arrival_ns=request_id if arrival_ns is None else arrival_ns,
+        model="",
+        prompt_ids=pack_ids(prompt_ids),
+        params=SamplingParams(**params),  # type: ignore[arg-type]
+        choices=tuple((index, pack_ids(ids)) for index, ids in outputs.items()),
+        num_prompt_logprobs=num_prompt_logprobs,
+        grammar=("alternating", "") if has_grammar else None,
+        cache_salt=cache_salt,
+        priority=priority,
+        is_resumed=choices is not None,
+    )

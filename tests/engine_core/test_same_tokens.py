@@ -1,0 +1,331 @@
+"""Contract 1: a request's tokens and log-probabilities depend on the request alone, bit for bit."""
+
+import json
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine_core.build import Engine, build_engine
+from engine_core.channel import Inbound
+from engine_core.request_builder import AddReader
+from ipc.codec import pack_ids, unpack_ids
+from ipc.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig, TransportConfig
+from ipc.messages import Abort, Add, Failed, FinishReason, Outputs, ToGateway
+from ipc.params import SamplingParams
+
+VOCAB_SIZE = 131
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 48,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 320,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": True,
+}
+
+
+@dataclass
+class Result:
+    """Everything of one choice that must not change."""
+
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: bytes = b""
+    top: bytes = b""
+    finish: int | None = None
+
+
+class MemoryChannel:
+    """The loop's queues without a socket."""
+
+    def __init__(self) -> None:
+        self.inbox: list[Inbound] = []
+        self.sent: list[ToGateway] = []
+
+    def receive(self, *, timeout: float | None) -> list[Inbound]:
+        inbox, self.inbox = self.inbox, []
+        return inbox
+
+    def send(self, owner: bytes, message: ToGateway) -> None:
+        self.sent.append(message)
+
+    def broadcast(self, message: ToGateway) -> None:
+        self.sent.append(message)
+
+
+class Harness:
+    """One engine in this process."""
+
+    def __init__(self, folder: Path, dtype: str, **settings: object) -> None:
+        cache = {"num_kv_blocks": 200, "enable_prefix_caching": False}
+        scheduler = {"max_num_seqs": 16, "max_num_batched_tokens": 512, "async_scheduling": False}
+        for name, value in settings.items():
+            (cache if name in ("num_kv_blocks", "enable_prefix_caching") else scheduler)[name] = value  # type: ignore[assignment]
+        self.channel = MemoryChannel()
+        self.engine: Engine = build_engine(
+            EngineConfig(
+                model=ModelConfig(model=str(folder), dtype=dtype, load_format="dummy"),  # type: ignore[arg-type]
+                cache=CacheConfig(**cache),  # type: ignore[arg-type]
+                scheduler=SchedulerConfig(**scheduler),  # type: ignore[arg-type]
+                transport=TransportConfig(endpoint="ipc://unused"),
+            ),
+            self.channel,
+        )
+
+    def add(self, message: Add) -> None:
+        self.channel.inbox.append((b"gateway", self.engine.build_request(b"gateway", message)))
+
+    def step(self) -> None:
+        self.engine.core.step()
+
+    def run(self) -> dict[tuple[int, int], Result]:
+        """Until idle; everything sent since the last call."""
+        self.step()
+        while not self.engine.core.is_idle:
+            self.step()
+        self.engine.core.scheduler.check_integrity()
+        return self.collect()
+
+    def collect(self) -> dict[tuple[int, int], Result]:
+        results: dict[tuple[int, int], Result] = {}
+        for message in self.channel.sent:
+            assert not isinstance(message, Failed), message
+            for output in message.outputs if isinstance(message, Outputs) else ():
+                result = results.setdefault((output.request_id, output.choice), Result())
+                result.token_ids += unpack_ids(output.token_ids)
+                if output.logprobs is not None:
+                    result.logprobs += output.logprobs.logprobs
+                    result.top += output.logprobs.top_ids + output.logprobs.top_logprobs + output.logprobs.ranks
+                if output.finish is not None:
+                    assert result.finish is None, "a choice ended twice"
+                    result.finish = output.finish
+        self.channel.sent.clear()
+        return results
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model")
+    (path / "config.json").write_text(json.dumps(CONFIG))
+    return path
+
+
+def make_requests(seed: int) -> list[Add]:
+    """A mix of everything that a sampler does; two share a long prefix, one has several choices."""
+    draw = random.Random(seed)
+    shared = [draw.randrange(VOCAB_SIZE) for _ in range(70)]
+    kinds = [
+        SamplingParams(temperature=0.0, max_tokens=24, num_logprobs=3),
+        SamplingParams(temperature=1.0, seed=7, max_tokens=24, num_logprobs=0),
+        SamplingParams(temperature=0.8, top_k=20, top_p=0.9, seed=2**63 + 11, max_tokens=30, num_logprobs=2),
+        SamplingParams(
+            temperature=1.3, min_p=0.02, seed=3, max_tokens=20, num_logprobs=1, min_tokens=8, eos_token_ids=(5,)
+        ),
+        SamplingParams(
+            temperature=0.9,
+            presence_penalty=0.7,
+            frequency_penalty=0.4,
+            repetition_penalty=1.2,
+            seed=4,
+            max_tokens=28,
+            num_logprobs=1,
+            logit_bias=((3, 2.5), (90, -4.0)),
+            bad_words=((8,), (9, 10)),
+        ),
+        SamplingParams(temperature=0.0, repetition_penalty=1.3, max_tokens=26, num_logprobs=1),
+    ]
+    requests = []
+    for index, params in enumerate(kinds):
+        length = draw.choice([1, 5, 15, 16, 17, 33, 48, 75])
+        prompt = [draw.randrange(VOCAB_SIZE) for _ in range(length)]
+        if index in (1, 2, 4):
+            prompt = shared + prompt[: draw.randrange(1, 9)]
+        choices = ((0, b""), (1, b""), (2, b"")) if index == 2 else ((0, b""),)
+        requests.append(
+            Add(
+                request_id=100 + index,
+                arrival_ns=index,
+                model="m",
+                prompt_ids=pack_ids(prompt),
+                params=params,
+                choices=choices,
+            )
+        )
+    return requests
+
+
+def run_alone(folder: Path, dtype: str, requests: list[Add]) -> dict[tuple[int, int], Result]:
+    harness, results = Harness(folder, dtype, max_num_seqs=1), {}
+    for request in requests:
+        harness.add(request)
+        results |= harness.run()
+    return results
+
+
+@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+def reference(request: pytest.FixtureRequest, folder: Path) -> tuple[str, list[Add], dict[tuple[int, int], Result]]:
+    """Each request alone, no chunking, no cache, no overlap."""
+    requests = make_requests(1)
+    results = run_alone(folder, request.param, requests)
+    assert len({tuple(results[102, choice].token_ids) for choice in range(3)}) == 3, "choices must differ"
+    return request.param, requests, results
+
+
+Reference = tuple[str, list[Add], dict[tuple[int, int], Result]]
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("budget", [512, 37, 8])
+def test_mixed_batches_in_any_chunking(reference: Reference, folder: Path, overlap: bool, budget: int) -> None:
+    dtype, requests, expected = reference
+    harness = Harness(folder, dtype, max_num_batched_tokens=budget, async_scheduling=overlap)
+    draw = random.Random(budget)
+    for request in draw.sample(requests, len(requests)):
+        harness.add(request)
+        for _ in range(draw.randrange(6)):  # they join at different times
+            harness.step()
+    assert harness.run() == expected
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_prefix_hits(reference: Reference, folder: Path, overlap: bool) -> None:
+    dtype, requests, expected = reference
+    harness = Harness(folder, dtype, enable_prefix_caching=True, async_scheduling=overlap)
+    for _ in range(3):
+        for request in requests:
+            harness.add(request)
+        assert harness.run() == expected
+    assert harness.engine.core.scheduler.counters.prefix_cache_hits > 300
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("caching", [False, True])
+def test_preemption(reference: Reference, folder: Path, overlap: bool, caching: bool) -> None:
+    dtype, requests, expected = reference
+    harness = Harness(folder, dtype, num_kv_blocks=13, enable_prefix_caching=caching, async_scheduling=overlap)
+    for request in requests:
+        harness.add(request)
+    assert harness.run() == expected
+    assert harness.engine.core.scheduler.counters.preemptions > 0
+
+
+def test_resumed_in_a_second_engine(reference: Reference, folder: Path) -> None:
+    """The first engine vanishes in the middle; the second gets the prompt and what was delivered."""
+    dtype, requests, expected = reference
+    first, second = Harness(folder, dtype), Harness(folder, dtype, max_num_batched_tokens=50)
+    for request in requests:
+        first.add(request)
+    for _ in range(14):
+        first.step()
+    delivered = first.collect()
+    for request in requests:
+        choices = tuple(
+            (choice, pack_ids(result.token_ids))
+            for choice in range(len(request.choices))
+            if (result := delivered.get((request.request_id, choice), Result())).finish is None
+        )
+        if choices:
+            fields = {name: getattr(request, name) for name in request.__struct_fields__}
+            second.add(Add(**{**fields, "choices": choices, "is_resumed": True}))
+    continued = second.run()
+    for key, result in expected.items():
+        before, after = delivered.get(key, Result()), continued.get(key, Result())
+        joined = Result(
+            before.token_ids + after.token_ids,
+            before.logprobs + after.logprobs,
+            before.top + after.top,
+            after.finish if before.finish is None else before.finish,
+        )
+        assert joined == result, key
+    assert any(result.finish is None and result.token_ids for result in delivered.values())
+
+
+def test_one_thread_as_two(reference: Reference, folder: Path) -> None:
+    dtype, requests, expected = reference
+    num_threads = torch.get_num_threads()
+    try:
+        for number in (1, 2):
+            harness = Harness(folder, dtype, max_num_batched_tokens=64)
+            torch.set_num_threads(number)
+            for request in requests:
+                harness.add(request)
+            assert harness.run() == expected, number
+    finally:
+        torch.set_num_threads(num_threads)
+
+
+def test_prompt_logprobs_do_not_depend_on_chunks(reference: Reference, folder: Path) -> None:
+    dtype, _, _ = reference
+    prompt = [(17 * index + 3) % VOCAB_SIZE for index in range(100)]
+    found = []
+    for budget, caching in ((512, False), (32, True), (7, True)):
+        harness = Harness(folder, dtype, max_num_batched_tokens=budget, enable_prefix_caching=caching)
+        for request_id in (1, 2):
+            params = SamplingParams(temperature=0.0, max_tokens=2)
+            harness.add(Add(request_id, request_id, "m", pack_ids(prompt), params, num_prompt_logprobs=4))
+            harness.step()
+            while not harness.engine.core.is_idle:
+                harness.step()
+            outputs = [o for m in harness.channel.sent if isinstance(m, Outputs) for o in m.outputs]
+            delivered = [output.prompt_logprobs for output in outputs if output.prompt_logprobs is not None]
+            harness.collect()
+            assert len(delivered) == 1
+            assert len(delivered[0].logprobs) == 4 * (len(prompt) - 1)
+            found.append(delivered[0])
+    assert all(one == found[0] for one in found)
+
+
+def test_an_aborted_neighbour_changes_nothing(reference: Reference, folder: Path) -> None:
+    dtype, requests, expected = reference
+    harness = Harness(folder, dtype, async_scheduling=True, max_num_batched_tokens=64)
+    for request in requests:
+        harness.add(request)
+    for _ in range(9):
+        harness.step()
+    harness.channel.inbox.append((b"gateway", Abort(101)))
+    results = harness.run()
+    kept = {key: result for key, result in expected.items() if key[0] != 101}
+    assert results[101, 0].finish == FinishReason.ABORT
+    assert {key: result for key, result in results.items() if key[0] != 101} == kept
+
+
+class Alternating:
+    """A grammar: even and odd ids take turns, and the sequence knows whose turn it is only once it is committed."""
+
+    def __init__(self, num_accepted: int = 0) -> None:
+        self.num_accepted = num_accepted
+
+    def accept(self, token_ids: tuple[int, ...]) -> None:
+        self.num_accepted += len(token_ids)
+
+    def mask(self) -> bytes:
+        pattern = 0xAAAAAAAA if self.num_accepted % 2 else 0x55555555
+        return pattern.to_bytes(4, "little") * -(-VOCAB_SIZE // 32)
+
+
+@pytest.mark.parametrize("budget", [512, 20])
+def test_rows_under_a_grammar_are_drawn_after_the_commit(reference: Reference, folder: Path, budget: int) -> None:
+    """With and without overlap the same tokens, all of them allowed, and the neighbours are as without grammar."""
+    dtype, requests, expected = reference
+    found = []
+    for overlap in (False, True):
+        harness = Harness(folder, dtype, async_scheduling=overlap, max_num_batched_tokens=budget)
+        build = AddReader(VOCAB_SIZE, lambda *_: None, lambda kind, source: Alternating())
+        for request in requests:
+            fields = {name: getattr(request, name) for name in request.__struct_fields__}
+            grammar = ("test", "") if request.request_id in (101, 105) else None
+            harness.channel.inbox.append((b"gateway", build(b"gateway", Add(**{**fields, "grammar": grammar}))))
+        found.append(harness.run())
+    assert found[0] == found[1]
+    for key, result in found[0].items():
+        if key[0] in (101, 105):
+            assert [token_id % 2 for token_id in result.token_ids] == [n % 2 for n in range(len(result.token_ids))]
+        else:
+            assert result == expected[key]

@@ -1,0 +1,24 @@
+"""The backends under test. A new backend adds its name to ``BACKENDS`` and must pass everything here."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from kernels.ops import Ops, load
+
+BACKENDS = ["reference"]
+
+
+@pytest.fixture(scope="session", params=BACKENDS)
+def ops(request: pytest.FixtureRequest) -> Ops:
+    return load(request.param)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Tests run on one thread and may change that: on busy cores a second one mostly waits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -1,0 +1,95 @@
+"""Embedding, norms, activation, rotary positions: accuracy against float64, and bits that follow the row alone."""
+
+from collections.abc import Callable
+
+import kernel_oracles as oracle
+import pytest
+import torch
+from kernel_oracles import same_bits
+from torch import Tensor
+
+from kernels.ops import Ops
+
+DTYPES = [torch.float32, torch.bfloat16]
+NUM_ROWS = 201
+TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2**-8}
+
+
+def assert_close(result: Tensor, expected: Tensor) -> None:
+    tolerance = TOLERANCE[result.dtype]
+    torch.testing.assert_close(result.double(), expected, rtol=tolerance, atol=tolerance * 1e-1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [1, 7, 64, 576])
+def test_norms_match_float64(ops: Ops, size: int, dtype: torch.dtype) -> None:
+    x, residual, weight = torch.randn(13, size) * 30, torch.randn(13, size), torch.randn(size)
+    assert_close(ops.rms_norm(x, weight, 1e-5, dtype), oracle.rms_norm(x, weight, 1e-5))
+    normed, total = ops.add_rms_norm(x, residual, weight, 1e-5, dtype)
+    assert same_bits(total, x + residual)
+    assert same_bits(normed, ops.rms_norm(total, weight, 1e-5, dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_norm_of_heads_and_of_zeros(ops: Ops, dtype: torch.dtype) -> None:
+    x, weight = torch.randn(5, 3, 24), torch.randn(24)
+    result = ops.rms_norm(x, weight, 1e-6, dtype)
+    assert result.dtype == dtype
+    assert_close(result, oracle.rms_norm(x, weight, 1e-6))
+    assert same_bits(ops.rms_norm(x[:, 1], weight, 1e-6, dtype), result[:, 1])
+    assert not ops.rms_norm(torch.zeros(2, 24), weight, 1e-6, dtype).any()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_silu_and_mul_matches_float64(ops: Ops, dtype: torch.dtype) -> None:
+    gate = torch.cat([torch.linspace(-120, 120, 4001), torch.tensor([0.0, 1e-20, -1e-20])])
+    gate_up = torch.cat([gate, torch.randn(len(gate)) * 3]).unsqueeze(0)
+    expected = oracle.silu_and_mul(gate_up)
+    result = ops.silu_and_mul(gate_up, dtype).double()
+    tolerance = TOLERANCE[dtype]
+    assert ((result - expected).abs() <= expected.abs() * tolerance + 1e-35).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rotated", [16, 8])
+def test_rotary_matches_complex_rotation(ops: Ops, rotated: int, dtype: torch.dtype) -> None:
+    angles = torch.arange(100)[:, None] * 10.0 ** -torch.linspace(0, 3, rotated // 2)
+    cos_sin = torch.cat([angles.cos(), angles.sin()], dim=-1)
+    x, positions = torch.randn(9, 3, 16), torch.randint(0, 100, (9,))
+    result = ops.rotary(x, positions, cos_sin, dtype)
+    tolerance = TOLERANCE[dtype]
+    torch.testing.assert_close(
+        result.double(), oracle.rotary(x, positions, cos_sin), rtol=tolerance, atol=tolerance * 4
+    )
+    assert same_bits(result[..., rotated:], x[..., rotated:].to(dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_embed(ops: Ops, dtype: torch.dtype) -> None:
+    table = torch.randn(50, 12).to(dtype)
+    chosen = torch.tensor([3, 3, 49, 0])
+    assert same_bits(ops.embed(chosen, table), table[chosen].float())
+
+
+def run_rows(ops: Ops, name: str, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+    """The operation on chosen rows of one fixed input."""
+    x, residual, weight = torch.randn(NUM_ROWS, 198) * 4, torch.randn(NUM_ROWS, 198), torch.randn(198)
+    positions, cos_sin = torch.randint(0, 64, (NUM_ROWS,)), torch.randn(64, 66)
+    return {
+        "rms_norm": lambda rows: ops.rms_norm(x[rows], weight, 1e-5, dtype),
+        "add_rms_norm": lambda rows: ops.add_rms_norm(x[rows], residual[rows], weight, 1e-5, dtype)[0],
+        "silu_and_mul": lambda rows: ops.silu_and_mul(x[rows], dtype),
+        "rotary": lambda rows: ops.rotary(x[rows].view(-1, 3, 66), positions[rows], cos_sin, dtype),
+    }[name]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["rms_norm", "add_rms_norm", "silu_and_mul", "rotary"])
+def test_rows_depend_on_themselves_alone(ops: Ops, name: str, dtype: torch.dtype) -> None:
+    run = run_rows(ops, name, dtype)
+    torch.set_num_threads(1)
+    expected = torch.cat([run(torch.tensor([row])) for row in range(NUM_ROWS)])
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        for rows in (torch.arange(NUM_ROWS), torch.randperm(NUM_ROWS), torch.randperm(NUM_ROWS)[:17]):
+            assert same_bits(run(rows), expected[rows])
