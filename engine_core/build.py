@@ -22,7 +22,8 @@ from engine_core.request_builder import AddReader
 from engine_core.runner.memory import num_kv_blocks
 from engine_core.runner.model_runner import ModelRunner, RunnerSizes
 from engine_core.runner.prefill_rate import measure_prefill_rate
-from engine_core.scheduler.budget import budget_for_rate
+from engine_core.scheduler.budget import MAX_CPU_BUDGET, budget_for_rate
+from engine_core.scheduler.policy import Policy
 from engine_core.scheduler.scheduler import Scheduler, SchedulerLimits
 from ipc.config import EngineConfig, ModelConfig
 from ipc.errors import ConfigError
@@ -125,10 +126,10 @@ def make_device(config: EngineConfig) -> tuple[bool, Device]:
     return overlap, device
 
 
-def load_policy(name: str) -> SchedulingPolicy:
+def load_policy(name: str) -> Policy:
     """A fresh policy. Raises ConfigError for a name that is none's."""
     try:
-        policy: SchedulingPolicy = registry.load("policy", name)()
+        policy: Policy = registry.load("policy", name)()
     except ConfigError as error:
         raise ConfigError(f"--scheduling-policy: {error}") from error
     return policy
@@ -156,7 +157,8 @@ def choose_sizes(config: EngineConfig, model: DecoderModel, max_model_len: int, 
         most=most,
     )
     return RunnerSizes(
-        num_slots=2 * config.scheduler.max_num_seqs,
+        max_num_seqs=config.scheduler.max_num_seqs,
+        max_num_batched_tokens=config.scheduler.max_num_batched_tokens or MAX_CPU_BUDGET,
         num_blocks=num_blocks,
         block_size=block_size,
         max_model_len=max_model_len,

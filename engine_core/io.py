@@ -19,10 +19,11 @@ from engine_core.channel import GatewayGone, Inbound
 from engine_core.request_builder import RequestBuilder
 from ipc.codec import decode_for_engine, encode
 from ipc.config import TransportConfig
-from ipc.messages import PROTOCOL, Add, Beat, Failed, Hello, Ready, ToGateway
+from ipc.messages import PROTOCOL, Add, Beat, Failed, Finish, FinishReason, Hello, Ready, ToGateway
 from ipc.transport import bind_router
 
 BEAT_SECONDS = 0.2
+FINISH_REASONS = frozenset(FinishReason)
 
 log = structlog.get_logger("octavo.engine.io")
 
@@ -127,6 +128,8 @@ class SocketThread:
                 self._greet(owner, message)
             elif isinstance(message, Add):
                 self._add(owner, message)
+            elif isinstance(message, Finish) and message.reason not in FINISH_REASONS:
+                log.error("unknown finish reason dropped", reason=message.reason)
             else:
                 self._inbox.put((owner, message))
 
@@ -152,6 +155,5 @@ class SocketThread:
             except zmq.ZMQError as error:
                 if error.errno != zmq.EHOSTUNREACH:
                     raise
-                if target in self._gateways:
-                    self._gateways.discard(target)
-                    self._inbox.put((target, GatewayGone()))
+                self._gateways.discard(target)
+                self._inbox.put((target, GatewayGone()))  # also for one whose last requests came after this once

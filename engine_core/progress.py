@@ -12,7 +12,8 @@ class CountsLoops(Protocol):
 class CountsLayers(Protocol):
     """The runner."""
 
-    num_layers_done: int
+    @property
+    def num_layers_done(self) -> int: ...
 
 
 class Progress:

@@ -202,6 +202,7 @@ class EngineClient:
         self._on_stats, self._on_ready = on_stats, on_ready
         self._connection: EngineConnection | None = None
         self._ready: Ready | None = None
+        self._why_not_ready = (NOT_READY, "not_ready")  # message and code
         self._streams: dict[int, EngineStream] = {}
         # Ids are unique among gateways: a random beginning, then a counter.
         self._ids = itertools.count(secrets.randbits(32) << 32)
@@ -210,7 +211,8 @@ class EngineClient:
     def ready(self) -> Ready:
         """What the engine said of itself. Raises EngineError (503) while there is none."""
         if self._ready is None:
-            raise EngineError(NOT_READY, code="not_ready", status=503)
+            message, code = self._why_not_ready
+            raise EngineError(message, code=code, status=503)
         return self._ready
 
     @property
@@ -226,21 +228,26 @@ class EngineClient:
     def connect(self, connection: EngineConnection) -> None:
         """An engine was started: what it sends comes here."""
         self._connection = connection
+        self._why_not_ready = (NOT_READY, "not_ready")
         connection.start(self._receive)
 
     def disconnect(self, error: EngineError) -> None:
-        """The engine is gone for good: every request ends with ``error``, new ones are refused."""
-        if self._connection is not None:
-            self._connection.close()
+        """The engine is gone for good: every request ends with ``error``, new ones are refused for the same reason.
+
+        Told again, it does nothing.
+        """
+        if self._connection is None:
+            return
+        self._connection.close()
         self._connection = self._ready = None
+        self._why_not_ready = (error.message, error.code)
         streams, self._streams = self._streams, {}
         for stream in streams.values():
             stream.fail(error)
 
     def submit(self, request: GenerationRequest) -> EngineStream:
         """Send a request. Raises EngineError (503) while no engine is ready."""
-        if self._ready is None:
-            raise EngineError(NOT_READY, code="not_ready", status=503)
+        _ = self.ready
         stream = EngineStream(self, next(self._ids), request)
         self._streams[stream.request_id] = stream
         self.send(stream.as_add())
@@ -274,6 +281,8 @@ class EngineClient:
                 text = f"the server is busy: {message.reason}"
                 self._fail(message.request_id, CapacityError(text, retry_after=message.retry_after_ms / 1000))
             case Failed():
+                if message.choice >= 0:  # the request fails as a whole: its other choices are for nobody
+                    self.send(Abort(message.request_id))
                 self._fail(message.request_id, _as_error(message))
             case Beat():
                 self.last_beat = message

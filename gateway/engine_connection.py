@@ -71,4 +71,9 @@ class EngineConnection:
             if isinstance(message, Ready) and message.protocol != PROTOCOL:
                 raise EngineError(f"the engine speaks protocol {message.protocol}, this gateway {PROTOCOL}")
             assert self._on_message is not None
-            self._on_message(message)
+            try:
+                self._on_message(message)
+            except BaseException:
+                # The loop reports it. What is left to read must be read all the same, and nothing would say so again.
+                self._loop.call_soon(self._read_all)
+                raise

@@ -6,7 +6,9 @@ H query heads, G KV heads, D head size, B blocks. Every result row depends on th
 bit: not on T, on neighbours, on chunking, on the number of threads.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from enum import IntEnum
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -110,6 +112,31 @@ class Samples:
     logprobs: Logprobs | None
 
 
+class Count(IntEnum):
+    """What varies between replays of a recorded step."""
+
+    ROWS = 0
+    SEQUENCES = 1
+    SAMPLED_ROWS = 2
+
+
+class Program(Protocol):
+    """A recorded step. ``outputs``: what the trace returned, for the most rows; replays write their first rows."""
+
+    outputs: tuple[Tensor, ...]
+
+    @property
+    def num_done(self) -> int:
+        """Operations done over all replays; moves during one, and may be read by another thread."""
+
+    def __call__(self, counts: dict[Count, int]) -> None:
+        """Run the recorded operations in order, as one call without the GIL."""
+
+
+Trace = Callable[[int, Callable[[Count], None]], tuple[Tensor, ...]]
+"""(rows of a recording, what the rows of the next operations count) → outputs: runs a step's operations once"""
+
+
 class PackedLinear(Protocol):
     """A weight in a backend's own layout."""
 
@@ -124,23 +151,24 @@ class Ops(Protocol):
     name: str
     isa: str  # the code path chosen on this host; part of numerics_id
 
-    def pack_linear(self, weight: Tensor, segments: int = 1) -> PackedLinear:
+    def pack_linear(self, weight: Tensor, segments: int = 1, *, is_gated: bool = False) -> PackedLinear:
         """Pack ``weight`` [N, K] (float32 or bfloat16). ``segments`` divides K: each is summed alone, then the
-        partial sums are added in a fixed binary tree (design 7.2)."""
+        partial sums are added in a fixed binary tree (design 7.2). ``is_gated``: for ``gated_linear`` alone."""
 
     def linear(self, x: Tensor, weight: PackedLinear, bias: Tensor | None = None) -> Tensor:
         """x [T, K] in the weight's dtype, bias f32 [N] → f32 [T, N]; K is summed in order within a segment."""
+
+    def linear_add(self, x: Tensor, weight: PackedLinear, bias: Tensor | None, residual: Tensor) -> Tensor:
+        """linear(x, weight, bias) + residual, residual f32 [T, N]: the same bits as the two one after the other."""
+
+    def gated_linear(self, x: Tensor, weight: PackedLinear, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+        """silu_and_mul(linear(x, weight, bias), dtype): the same bits as the two one after the other."""
 
     def embed(self, ids: Tensor, table: Tensor) -> Tensor:
         """ids i64 [T], table [V, D] → f32 [T, D]."""
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
         """x f32 [..., D], weight f32 [D] → x / sqrt(mean(x²) + eps) · weight, computed in f32, in ``dtype``."""
-
-    def add_rms_norm(
-        self, x: Tensor, residual: Tensor, weight: Tensor, eps: float, dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor]:
-        """(rms_norm(x + residual), x + residual); x and residual f32 [T, D]."""
 
     def silu_and_mul(self, gate_up: Tensor, dtype: torch.dtype) -> Tensor:
         """gate_up f32 [T, 2·I], gate first → silu(gate) · up, computed in f32, in ``dtype`` [T, I]."""
@@ -151,6 +179,23 @@ class Ops(Protocol):
 
     def write_kv(self, k: Tensor, v: Tensor, cache: Tensor, layout: KVLayout, kv_slots: Tensor) -> None:
         """Round k, v [T, G, D] to the layout's dtype and put them at ``kv_slots`` of cache u8 [B, bytes_per_block]."""
+
+    def rotary_write_kv(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        norms: tuple[Tensor, Tensor, float] | None,
+        positions: Tensor,
+        cos_sin: Tensor,
+        cache: Tensor,
+        layout: KVLayout,
+        kv_slots: Tensor,
+        dtype: torch.dtype,
+    ) -> Tensor:
+        """q f32 [T, H, D], k and v f32 [T, G, D], all perhaps slices of one buffer: ``rms_norm`` of q's and k's heads
+        if there are ``norms`` (weights f32 [D] of q and k, eps), ``rotary`` of both, ``write_kv`` → q in ``dtype``.
+        The same bits as the parts one after the other."""
 
     def paged_attention(
         self,
@@ -180,6 +225,10 @@ class Ops(Protocol):
 
     def logprobs(self, logits: Tensor, ids: Tensor, num_top: int) -> Logprobs:
         """logits f32 [R, V], ids i64 [R]."""
+
+    def record(self, trace: Trace, most: dict[Count, int]) -> Program | None:
+        """Record the operations that ``trace`` calls, for at most ``most`` of each. Inputs, caches and weights are
+        found where they lay during the trace. None: this backend runs operations one by one only."""
 
 
 def load(name: str) -> Ops:

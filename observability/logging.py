@@ -9,7 +9,7 @@ from typing import TextIO
 
 import structlog
 
-OWN_PACKAGES = ("octavo", "gateway", "engine_core", "kernels", "ipc", "observability", "uvicorn")
+OWN_PACKAGES = ("octavo", "gateway", "engine_core", "kernels", "ipc", "observability")
 """Lines of these appear from the level asked for; others are heard from ``warning``, or at ``debug``."""
 
 
@@ -62,6 +62,7 @@ def _route_stdlib(handler: logging.Handler, level: int) -> None:
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
         logger = logging.getLogger(name)
         logger.handlers.clear()
+        logger.setLevel(logging.NOTSET)
         logger.propagate = True
     logging.captureWarnings(True)
 

@@ -59,8 +59,9 @@ class EngineProcess:
     async def start(cls, config: EngineConfig) -> "EngineProcess":
         """Call it on the main thread: on Linux the engine dies with the thread that started it."""
         # -P: a folder named kernels where the user stands must not be imported instead of ours.
+        # A session of its own: Ctrl-C must not reach it before it has come so far as to ignore it.
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-P", "-m", "engine_core", stdin=asyncio.subprocess.PIPE
+            sys.executable, "-P", "-m", "engine_core", stdin=asyncio.subprocess.PIPE, start_new_session=True
         )
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has died already: ``wait`` tells

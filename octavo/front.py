@@ -15,6 +15,9 @@ from gateway.schema.errors import from_exception
 from ipc.config import GatewayConfig
 from ipc.errors import ConfigError, EngineError
 
+PATIENCE_SECONDS = 1.0
+"""How long a response that is complete here may take to reach its client when the server ends."""
+
 
 def bind(config: GatewayConfig) -> socket.socket:
     """The listening address, taken before anything is loaded. Raises ConfigError when it cannot be."""
@@ -120,7 +123,12 @@ class HttpServer(uvicorn.Server):
         return self._task
 
     async def stop(self) -> None:
-        """Close the listener, let responses that are under way end, for five seconds at most."""
+        """Close the listener and let what is under way end; a client that keeps it waiting is cut off."""
         self.should_exit = True
-        if self._task is not None:
-            await self._task
+        if self._task is None:
+            return
+        await asyncio.wait({self._task}, timeout=PATIENCE_SECONDS)
+        # These have not sent all of their request, or do not read the response. To the application they have left.
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+        await self._task

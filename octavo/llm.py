@@ -4,10 +4,10 @@ An event loop on a thread of its own owns the engine process; the methods here b
 """
 
 import asyncio
+import atexit
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Coroutine, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -18,7 +18,6 @@ from tqdm import tqdm
 from gateway.engine_client import EngineClient, GenerationRequest
 from gateway.engine_connection import EngineConnection
 from gateway.generation import Generation, TextOptions
-from gateway.logprobs import TokenLogprob
 from gateway.recorder import RequestRecorder
 from gateway.schema.resolve import (
     COMPLETION_MAX_TOKENS,
@@ -30,56 +29,38 @@ from gateway.schema.resolve import (
 )
 from gateway.schema.sampling import GenerationParams
 from gateway.text.bad_words import encode_bad_words
+from ipc.config import EngineConfig, GatewayConfig
 from ipc.errors import ConfigError, EngineError
 from ipc.messages import Ready
-from observability.logging import configure
 from observability.metrics import Metrics
 from octavo.engine_process import EngineProcess, SocketDirectory, make_engine_config
 from octavo.model_source import resolve_model
-from octavo.options import build_serve_config
+from octavo.offline_outputs import RequestOutput, gather
+from octavo.options import build_serve_config, serve_options
 from octavo.text_parts import TextParts
 
 T = TypeVar("T")
+
+TEXT_OPTIONS = frozenset({"chat_template", "generation_config"})
+"""What of the gateway's options concerns text, not HTTP."""
 
 Prompt = str | Sequence[int]
 Message = Mapping[str, Any]
 
 
-@dataclass(slots=True)
-class CompletionOutput:
-    """One choice. ``logprobs``: an entry for each token, if asked for."""
-
-    index: int
-    text: str = ""
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprob] | None = None
-    finish_reason: str | None = None
-    stop_reason: str | int | None = None
-
-
-@dataclass(slots=True)
-class RequestOutput:
-    """One prompt's results. ``prompt`` is None for a prompt of token ids. ``prompt_logprobs``: positions 1 …"""
-
-    prompt: str | None
-    prompt_token_ids: list[int]
-    outputs: list[CompletionOutput]
-    prompt_logprobs: list[TokenLogprob] | None = None
-    num_cached_tokens: int = 0
-
-
 class LLM:
     """A model and its engine process. Options are the names of ``octavo serve``'s flags, with underscores.
 
-    Close it, or use it as a context manager. Raises ConfigError for what cannot be loaded; the methods raise
-    RequestError for a prompt or a parameter that cannot be served and EngineError if the engine dies.
+    ``log_level`` is the engine's; this process's logging is left alone. Close it, or use it as a context manager.
+    Raises ConfigError for what cannot be loaded; the methods raise RequestError for a prompt or a parameter that
+    cannot be served and EngineError if the engine dies.
     """
 
     def __init__(self, model: str, *, log_level: str = "warning", **options: Any) -> None:
+        _check_options(options)
         config = build_serve_config(model, {**options, "log_level": log_level})
-        configure(config.gateway.log_level)
-        folder = resolve_model(model)
         gateway = config.gateway
+        folder = resolve_model(model)
         self._text = TextParts.load(
             folder, template_file=gateway.chat_template, with_defaults=gateway.generation_config == "auto"
         )
@@ -87,20 +68,24 @@ class LLM:
         self._model = model
         self._metrics = Metrics(model_name=model)
         self._directory = SocketDirectory()
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._engine: EngineProcess | None = None
         self._loop = asyncio.new_event_loop()
+        self._client = EngineClient(self._loop, lambda stats: None, self._on_ready)
         # On Linux the engine dies with the thread that started it: this one lives until ``close``.
         self._thread = threading.Thread(target=self._loop.run_forever, name="octavo-llm", daemon=True)
         self._thread.start()
         self._is_closed = False
-        engine_config = make_engine_config(
-            msgspec.structs.replace(config.model_config, model=str(folder)),
-            config.cache,
-            config.scheduler,
-            directory=self._directory,
-            incarnation=1,
-            log_level=gateway.log_level,
-        )
+        atexit.register(self.close)
         try:
+            engine_config = make_engine_config(
+                msgspec.structs.replace(config.model_config, model=str(folder)),
+                config.cache,
+                config.scheduler,
+                directory=self._directory,
+                incarnation=1,
+                log_level=gateway.log_level,
+            )
             self._run(self._start(engine_config))
         except BaseException:
             self.close()
@@ -139,6 +124,7 @@ class LLM:
         if self._is_closed:
             return
         self._is_closed = True
+        atexit.unregister(self.close)
         self._run(self._stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -156,7 +142,12 @@ class LLM:
     # ---- on the caller's thread
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # Ctrl-C: the work must not go on for nobody
+            raise
 
     def _encode(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, str):
@@ -172,6 +163,7 @@ class LLM:
         default_max_tokens: int | None,
         use_tqdm: bool,
     ) -> list[RequestOutput]:
+        _ = self._client.ready  # also without prompts: a closed LLM says so
         each = [params or GenerationParams()] * len(encoded) if not isinstance(params, Sequence) else list(params)
         if len(each) != len(encoded):
             raise ValueError(f"{len(encoded)} prompts, but {len(each)} params")
@@ -180,7 +172,7 @@ class LLM:
             for prompt_ids, one in zip(encoded, each, strict=True)
         ]
         with tqdm(total=len(generations), desc="generate", unit="prompt", disable=not use_tqdm) as bar:
-            outputs = self._run(_gather(generations, bar.update))
+            outputs = self._run(gather(generations, bar.update))
         for output, text in zip(outputs, texts, strict=True):
             output.prompt = text
         return outputs
@@ -212,57 +204,39 @@ class LLM:
 
     # ---- on the loop
 
-    async def _start(self, config: Any) -> None:
-        ready: asyncio.Future[Ready] = self._loop.create_future()
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._client = EngineClient(self._loop, lambda stats: None, lambda value: _resolve(ready, value))
+    async def _start(self, config: EngineConfig) -> None:
+        self._ready: asyncio.Future[None] = self._loop.create_future()
         self._engine = await EngineProcess.start(config)
         self._client.connect(EngineConnection(self._context, config.transport, self._loop))
-        self._watch = asyncio.create_task(self._watch_engine())
-        waits: set[asyncio.Future[Any]] = {ready, self._watch}
+        watch = self._watch = asyncio.create_task(self._watch_engine(self._engine))
+        waits: set[asyncio.Future[Any]] = {self._ready, watch}
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        if not ready.done():
-            raise ConfigError(f"the engine did not come up (status {self._watch.result()}); it says why above")
+        if not self._ready.done():
+            raise ConfigError(f"the engine did not come up (status {watch.result()}); it says why above")
 
-    async def _watch_engine(self) -> int:
-        status = await self._engine.wait()
+    def _on_ready(self, ready: Ready) -> None:
+        if not self._ready.done():  # the engine may say it twice
+            self._ready.set_result(None)
+
+    async def _watch_engine(self, engine: EngineProcess) -> int:
+        status = await engine.wait()
         self._client.disconnect(EngineError("the engine died", code="engine_died"))
         return status
 
     async def _stop(self) -> None:
-        if hasattr(self, "_engine"):
+        self._client.disconnect(EngineError("the LLM was closed", code="closed"))
+        if self._engine is not None:
             await self._engine.kill()
-            await self._watch
-        if hasattr(self, "_client"):
-            self._client.disconnect(EngineError("the LLM was closed", code="closed"))
-            self._context.destroy(linger=0)
+        # Another thread's calls end with that error, which must reach them before the loop stops.
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        if others:
+            await asyncio.wait(others)
+        self._context.destroy(linger=0)
 
 
-def _resolve(future: "asyncio.Future[Ready]", value: Ready) -> None:
-    if not future.done():  # the engine may say it twice
-        future.set_result(value)
-
-
-async def _gather(generations: list[Generation], on_done: Callable[[], Any]) -> list[RequestOutput]:
-    """All at once: the engine's queue is the place to wait. The first failure ends the others."""
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(_collect(generation, on_done)) for generation in generations]
-    return [task.result() for task in tasks]
-
-
-async def _collect(generation: Generation, on_done: Callable[[], Any]) -> RequestOutput:
-    outputs = [CompletionOutput(index) for index in range(generation.request.n)]
-    async with generation:
-        while deltas := await generation.deltas():
-            for delta in deltas:
-                output = outputs[delta.choice]
-                output.text += delta.text
-                output.token_ids += delta.token_ids
-                if delta.logprobs is not None:
-                    output.logprobs = (output.logprobs or []) + delta.logprobs
-                if delta.finish_reason is not None:
-                    output.finish_reason, output.stop_reason = delta.finish_reason, delta.stop_reason
-    on_done()
-    return RequestOutput(
-        None, generation.request.prompt_ids, outputs, generation.prompt_logprobs, generation.num_cached_tokens
-    )
+def _check_options(options: Mapping[str, Any]) -> None:
+    """Raises ConfigError for a name that is no option, or one of the HTTP side, which is not there."""
+    known = serve_options()
+    for name in options:
+        if name not in known or (known[name].section is GatewayConfig and name not in TEXT_OPTIONS):
+            raise ConfigError(f"LLM has no option {name!r}")

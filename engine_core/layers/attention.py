@@ -16,13 +16,12 @@ from kernels.ops import AttentionBatch, KVLayout, Ops
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """One layer's attention. ``q_norm`` and ``k_norm``: f32 [head_size], applied to each head."""
+    """One layer's attention. ``norms``: of q's and k's heads (f32 [head_size] each) and their eps, where there are."""
 
     config: ArchitectureConfig
     qkv_proj: Linear
     o_proj: Linear
-    q_norm: Tensor | None
-    k_norm: Tensor | None
+    norms: tuple[Tensor, Tensor, float] | None
     rotary_table: Tensor  # f32 [max_model_len, head_size]
     window: int | None
     dtype: torch.dtype
@@ -40,31 +39,29 @@ class Attention:
             LinearPart(f"{path}.v_proj", kv_size),
         ]
         output = [LinearPart(f"{path}.o_proj", config.hidden_size)]
+        q_norm = loader.norm(f"{path}.q_norm", config.head_size) if config.qk_norm else None
+        k_norm = loader.norm(f"{path}.k_norm", config.head_size) if config.qk_norm else None
         return cls(
             config=config,
             qkv_proj=loader.linear(qkv, config.hidden_size, has_bias=config.attention_bias),
             o_proj=loader.linear(output, q_size, has_bias=config.output_bias, segments=config.num_segments),
-            q_norm=loader.norm(f"{path}.q_norm", config.head_size) if config.qk_norm else None,
-            k_norm=loader.norm(f"{path}.k_norm", config.head_size) if config.qk_norm else None,
+            norms=(q_norm, k_norm, config.rms_norm_eps) if q_norm is not None and k_norm is not None else None,
             rotary_table=rotary_table,
             window=window,
             dtype=loader.dtype,
             ops=loader.ops,
         )
 
-    def __call__(self, x: Tensor, cache: Tensor, layout: KVLayout, batch: AttentionBatch) -> Tensor:
-        """x [T, hidden] in the model's dtype, cache u8 [B, bytes_per_block], written here → f32 [T, hidden]."""
-        config = self.config
+    def __call__(self, x: Tensor, residual: Tensor, cache: Tensor, layout: KVLayout, batch: AttentionBatch) -> Tensor:
+        """x [T, hidden] in the model's dtype, cache u8 [B, bytes_per_block], written here → f32 [T, hidden], added to
+        ``residual``."""
+        config, ops = self.config, self.ops
         sizes = [config.num_heads, config.num_kv_heads, config.num_kv_heads]
         heads = self.qkv_proj(x).view(len(x), sum(sizes), config.head_size)
         q, k, v = torch.split(heads, sizes, dim=1)
-        q, k = self._rotated(q, self.q_norm, batch), self._rotated(k, self.k_norm, batch)
-        self.ops.write_kv(k, v.to(self.dtype), cache, layout, batch.kv_slots)
+        q = ops.rotary_write_kv(
+            q, k, v, self.norms, batch.positions, self.rotary_table, cache, layout, batch.kv_slots, self.dtype
+        )
         scale = config.head_size**-0.5
-        output = self.ops.paged_attention(q, cache, layout, batch, scale, self.window, self.dtype)
-        return self.o_proj(output.view(len(x), -1))
-
-    def _rotated(self, heads: Tensor, norm: Tensor | None, batch: AttentionBatch) -> Tensor:
-        if norm is not None:
-            heads = self.ops.rms_norm(heads, norm, self.config.rms_norm_eps, torch.float32)
-        return self.ops.rotary(heads, batch.positions, self.rotary_table, self.dtype)
+        output = ops.paged_attention(q, cache, layout, batch, scale, self.window, self.dtype)
+        return self.o_proj.add(output.view(len(x), -1), residual)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from kernels.ops import Ops, PackedLinear
@@ -30,3 +31,11 @@ class Linear:
     def __call__(self, x: Tensor) -> Tensor:
         """x [T, K] in the model's dtype → f32 [T, N]."""
         return self.ops.linear(x, self.weight, self.bias)
+
+    def add(self, x: Tensor, residual: Tensor) -> Tensor:
+        """The same, added to ``residual`` f32 [T, N]."""
+        return self.ops.linear_add(x, self.weight, self.bias, residual)
+
+    def gated(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        """x [T, K] → silu(gate) · up [T, N / 2] in ``dtype``, of a weight that was packed for it."""
+        return self.ops.gated_linear(x, self.weight, self.bias, dtype)

@@ -52,9 +52,15 @@ class LayerLoader:
         return weight
 
     def linear(
-        self, parts: Sequence[LinearPart], num_inputs: int, *, has_bias: bool = False, segments: int = 1
+        self,
+        parts: Sequence[LinearPart],
+        num_inputs: int,
+        *,
+        has_bias: bool = False,
+        segments: int = 1,
+        is_gated: bool = False,
     ) -> Linear:
-        """The parts fused along their rows and packed; ``segments`` as in ``Ops.pack_linear``."""
+        """The parts fused along their rows and packed; ``segments`` and ``is_gated`` as in ``Ops.pack_linear``."""
         num_rows = sum(part.num_rows for part in parts)
         weight = torch.empty(num_rows, num_inputs, dtype=self.dtype, device=self.device)
         bias = torch.empty(num_rows, dtype=torch.float32, device=self.device) if has_bias else None
@@ -65,4 +71,4 @@ class LayerLoader:
             if bias is not None:
                 self.weights.fill(f"{part.path}.bias", bias[start:end])
             start = end
-        return Linear(tuple(parts), self.ops.pack_linear(weight, segments), bias, self.ops)
+        return Linear(tuple(parts), self.ops.pack_linear(weight, segments, is_gated=is_gated), bias, self.ops)

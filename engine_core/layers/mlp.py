@@ -27,12 +27,12 @@ class MLP:
         gate_up = [LinearPart(f"{path}.gate_proj", size), LinearPart(f"{path}.up_proj", size)]
         down = [LinearPart(f"{path}.down_proj", config.hidden_size)]
         return cls(
-            gate_up_proj=loader.linear(gate_up, config.hidden_size, has_bias=config.mlp_bias),
+            gate_up_proj=loader.linear(gate_up, config.hidden_size, has_bias=config.mlp_bias, is_gated=True),
             down_proj=loader.linear(down, size, has_bias=config.mlp_bias, segments=config.num_segments),
             dtype=loader.dtype,
             ops=loader.ops,
         )
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """x [T, hidden] in the model's dtype → f32 [T, hidden]."""
-        return self.down_proj(self.ops.silu_and_mul(self.gate_up_proj(x), self.dtype))
+    def __call__(self, x: Tensor, residual: Tensor) -> Tensor:
+        """x [T, hidden] in the model's dtype → f32 [T, hidden], added to ``residual``."""
+        return self.down_proj.add(self.gate_up_proj.gated(x, self.dtype), residual)

@@ -27,6 +27,7 @@ class DecoderLayer:
     attention: Attention
     mlp_norm: Tensor
     mlp: MLP
+    eps: float
 
     @classmethod
     def load(cls, loader: LayerLoader, config: ArchitectureConfig, index: int, rotary_table: Tensor) -> "DecoderLayer":
@@ -37,7 +38,16 @@ class DecoderLayer:
             attention=Attention.load(loader, config, f"{path}.self_attn", config.windows[index], rotary_table),
             mlp_norm=loader.norm(f"{path}.post_attention_layernorm", config.hidden_size),
             mlp=MLP.load(loader, config, f"{path}.mlp"),
+            eps=config.rms_norm_eps,
         )
+
+    def __call__(self, residual: Tensor, cache: Tensor, layout: KVLayout, batch: AttentionBatch) -> Tensor:
+        """residual f32 [T, hidden] → f32 [T, hidden]; writes the cache."""
+        attention, mlp = self.attention, self.mlp
+        x = attention.ops.rms_norm(residual, self.attention_norm, self.eps, attention.dtype)
+        residual = attention(x, residual, cache, layout, batch)
+        x = mlp.ops.rms_norm(residual, self.mlp_norm, self.eps, mlp.dtype)
+        return mlp(x, residual)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +92,10 @@ class DecoderModel:
     ) -> Tensor:
         """input_ids, positions i64 [T], a cache u8 [B, bytes_per_block] for each layer, written here →
         f32 [T, hidden], the residual stream before the last norm."""
-        ops, eps = self.ops, self.config.rms_norm_eps
-        residual = ops.embed(input_ids, self.embedding)
-        x = ops.rms_norm(residual, self.layers[0].attention_norm, eps, self.dtype)
-        last = len(self.layers) - 1
-        for index, (layer, cache) in enumerate(zip(self.layers, caches, strict=True)):
-            output = layer.attention(x, cache, layout, batch)
-            x, residual = ops.add_rms_norm(output, residual, layer.mlp_norm, eps, self.dtype)
-            output = layer.mlp(x)
-            if index < last:
-                x, residual = ops.add_rms_norm(output, residual, self.layers[index + 1].attention_norm, eps, self.dtype)
-        return output + residual
+        residual = self.ops.embed(input_ids, self.embedding)
+        for layer, cache in zip(self.layers, caches, strict=True):
+            residual = layer(residual, cache, layout, batch)
+        return residual
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden f32 [R, hidden], rows of ``forward``'s result → f32 [R, vocab_size]."""

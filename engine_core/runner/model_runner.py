@@ -12,6 +12,7 @@ from torch import Tensor
 
 from engine_core.models.decoder import DecoderModel
 from engine_core.runner.forward_batch import ForwardBatch, PromptLogprobRows
+from engine_core.runner.graph_runner import GraphInputs, GraphRunner, GraphSizes
 from engine_core.runner.input_builder import InputBuilder
 from engine_core.runner.slot_state import SlotState
 from engine_core.step import ModelRunnerOutput, SchedulerOutput, SequenceOutput
@@ -26,11 +27,17 @@ PROMPT_LOGPROB_ROWS = 64  # logits of a long prompt never exist all at once
 class RunnerSizes:
     """How many of what the runner holds."""
 
-    num_slots: int
+    max_num_seqs: int
+    max_num_batched_tokens: int  # an upper bound if it is yet to be measured
     num_blocks: int
     block_size: int
     max_model_len: int
     num_token_ids: int
+
+    @property
+    def num_slots(self) -> int:
+        """As many as may run, and as many that may be retiring."""
+        return 2 * self.max_num_seqs
 
 
 @dataclass(slots=True)
@@ -45,7 +52,6 @@ class ModelRunner:
     """The model, its KV cache and its slots on one device."""
 
     def __init__(self, model: DecoderModel, sizes: RunnerSizes, device: torch.device) -> None:
-        self.num_layers_done = 0  # moves while there is progress; read by another thread
         self._model, self._ops = model, model.ops
         self._layout = model.kv_layout(sizes.block_size)
         self._caches = [
@@ -55,6 +61,13 @@ class ModelRunner:
         self._slots = SlotState(sizes.num_slots, sizes.max_model_len, sizes.block_size, device)
         self._builder = InputBuilder(sizes.num_slots, sizes.num_token_ids, sizes.block_size, device)
         self._vocab_size = model.config.vocab_size
+        graph_sizes = GraphSizes(sizes.max_num_batched_tokens, sizes.max_num_seqs, self._slots.block_tables.shape[1])
+        self._graph = GraphRunner(model, self._caches, self._layout, graph_sizes)
+
+    @property
+    def num_layers_done(self) -> int:
+        """Moves while there is progress; read by another thread."""
+        return self._graph.num_done
 
     def prepare(self, plan: SchedulerOutput) -> ForwardBatch:
         """Host: the step's inputs."""
@@ -74,12 +87,9 @@ class ModelRunner:
             positions=batch.positions,
             kv_slots=slots.kv_slots(batch.row_slots, batch.positions),
         )
-        hidden = self._model.forward(input_ids, batch.positions, self._caches, self._layout, attention)
-        self.num_layers_done += self._model.num_layers
+        hidden, logits = self._graph(GraphInputs(input_ids, attention, batch.sample_indices))
         prompt_logprobs = [(rows, self._prompt_logprobs(batch, rows, hidden)) for rows in batch.prompt_logprob_rows]
-        if not batch.sample_entries:
-            return ForwardResult(hidden.new_empty((0, self._vocab_size)), prompt_logprobs)
-        return ForwardResult(self._model.logits(hidden[batch.sample_indices]), prompt_logprobs)
+        return ForwardResult(logits, prompt_logprobs)
 
     def sample(self, batch: ForwardBatch, result: ForwardResult, masks: dict[int, bytes]) -> Samples:
         """Device: draw a token for each sampled row and put it where the next step finds it."""

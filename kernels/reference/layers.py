@@ -18,12 +18,6 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tenso
     return x.div(mean_square.add(eps).sqrt_()).mul_(weight).to(dtype)
 
 
-def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """(rms_norm(x + residual), x + residual)."""
-    total = x + residual
-    return rms_norm(total, weight, eps, dtype), total
-
-
 def silu_and_mul(gate_up: Tensor, dtype: torch.dtype) -> Tensor:
     """[T, 2·I] float32, gate first → silu(gate) · up [T, I]. The sigmoid uses exp(−|gate|), which cannot overflow."""
     gate, up = gate_up.chunk(2, dim=-1)

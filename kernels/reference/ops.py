@@ -5,7 +5,17 @@ import hashlib
 import torch
 from torch import Tensor
 
-from kernels.ops import AttentionBatch, KVLayout, Logprobs, PackedLinear, SampleRows, Samples
+from kernels.ops import (
+    AttentionBatch,
+    Count,
+    KVLayout,
+    Logprobs,
+    PackedLinear,
+    Program,
+    SampleRows,
+    Samples,
+    Trace,
+)
 from kernels.reference import attention, layers, linear, logprobs, memory, sampling
 
 
@@ -17,22 +27,23 @@ class ReferenceOps:
     def __init__(self) -> None:
         self.isa = f"torch-{torch.__version__}-{torch.backends.cpu.get_cpu_capability()}-{probe_products()}"
 
-    def pack_linear(self, weight: Tensor, segments: int = 1) -> PackedLinear:
-        return linear.pack_linear(weight, segments)
+    def pack_linear(self, weight: Tensor, segments: int = 1, *, is_gated: bool = False) -> PackedLinear:
+        return linear.pack_linear(weight, segments)  # gated or not: the parts run one after the other here
 
     def linear(self, x: Tensor, weight: PackedLinear, bias: Tensor | None = None) -> Tensor:
         return linear.linear(x, weight, bias)
+
+    def linear_add(self, x: Tensor, weight: PackedLinear, bias: Tensor | None, residual: Tensor) -> Tensor:
+        return linear.linear(x, weight, bias).add_(residual)
+
+    def gated_linear(self, x: Tensor, weight: PackedLinear, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
+        return layers.silu_and_mul(linear.linear(x, weight, bias), dtype)
 
     def embed(self, ids: Tensor, table: Tensor) -> Tensor:
         return layers.embed(ids, table)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
         return layers.rms_norm(x, weight, eps, dtype)
-
-    def add_rms_norm(
-        self, x: Tensor, residual: Tensor, weight: Tensor, eps: float, dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor]:
-        return layers.add_rms_norm(x, residual, weight, eps, dtype)
 
     def silu_and_mul(self, gate_up: Tensor, dtype: torch.dtype) -> Tensor:
         return layers.silu_and_mul(gate_up, dtype)
@@ -42,6 +53,27 @@ class ReferenceOps:
 
     def write_kv(self, k: Tensor, v: Tensor, cache: Tensor, layout: KVLayout, kv_slots: Tensor) -> None:
         memory.write_kv(k, v, cache, layout, kv_slots)
+
+    def rotary_write_kv(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        norms: tuple[Tensor, Tensor, float] | None,
+        positions: Tensor,
+        cos_sin: Tensor,
+        cache: Tensor,
+        layout: KVLayout,
+        kv_slots: Tensor,
+        dtype: torch.dtype,
+    ) -> Tensor:
+        if norms is not None:
+            q_weight, k_weight, eps = norms
+            q = layers.rms_norm(q, q_weight, eps, torch.float32)
+            k = layers.rms_norm(k, k_weight, eps, torch.float32)
+        k = layers.rotary(k, positions, cos_sin, dtype)
+        memory.write_kv(k, v.to(dtype), cache, layout, kv_slots)
+        return layers.rotary(q, positions, cos_sin, dtype)
 
     def paged_attention(
         self,
@@ -69,6 +101,9 @@ class ReferenceOps:
 
     def logprobs(self, logits: Tensor, ids: Tensor, num_top: int) -> Logprobs:
         return logprobs.token_logprobs(logits, ids, num_top)
+
+    def record(self, trace: Trace, most: dict[Count, int]) -> Program | None:
+        return None
 
 
 def probe_products() -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from fake_device import FakeDevice
+from fake_device import KV, FakeDevice
 from fake_model import VOCAB_SIZE, AlternatingGrammar
 from ledger import Ledger
 from step_checks import check_blocks_and_slots, check_plan, live_sequences
@@ -93,6 +93,7 @@ class CoreHarness:
         )
         self.read = AddReader(VOCAB_SIZE, self.kv.extend_hashes, lambda kind, source: AlternatingGrammar())
         self.is_broken = False
+        self._meanings: dict[bytes, tuple[KV | None, ...]] = {}
         self.ledgers: dict[bytes, Ledger] = {}
         self.plans: list[SchedulerOutput] = []
 
@@ -130,6 +131,7 @@ class CoreHarness:
             else:  # it is gone: this was said before the engine knew
                 assert isinstance(message, Accepted | Failed)
         check_blocks_and_slots(self.scheduler)
+        self._check_published()
         self.is_broken = False
         return sent
 
@@ -152,6 +154,14 @@ class CoreHarness:
         work = sum(seq.num_prompt_tokens + seq.request.params.max_tokens for seq in live_sequences(self.scheduler))
         return 4 * work + 8
 
+    def _check_published(self) -> None:
+        """What the prefix cache can find is computed, and a hash stands for one prefix for ever."""
+        for block in self.kv.pool.blocks:
+            if block.block_hash is not None:
+                contents = tuple(self.device.kv[block.block_id])
+                assert None not in contents, f"block {block.block_id} is findable before it is computed"
+                assert self._meanings.setdefault(block.block_hash, contents) == contents
+
     def _on_launch(self, plan: SchedulerOutput) -> None:
         self.plans.append(plan)
         check_plan(self.scheduler, plan)
@@ -163,6 +173,7 @@ class CoreHarness:
 def make_add(
     request_id: int,
     prompt_ids: list[int],
+    params: SamplingParams = SamplingParams(),  # noqa: B008 - immutable
     *,
     n: int = 1,
     arrival_ns: int | None = None,
@@ -171,16 +182,15 @@ def make_add(
     priority: int = 0,
     has_grammar: bool = False,
     choices: dict[int, list[int]] | None = None,
-    **params: object,
 ) -> Add:
-    """A request as a gateway sends it; ``params`` are ``SamplingParams``'s."""
-    outputs = {index: [] for index in range(n)} if choices is None else choices
+    """A request as a gateway sends it; with ``choices`` it is resumed from their tokens, else it has ``n`` new ones."""
+    outputs: dict[int, list[int]] = {index: [] for index in range(n)} if choices is None else choices
     return Add(
         request_id=request_id,
         arrival_ns=request_id if arrival_ns is None else arrival_ns,
         model="",
         prompt_ids=pack_ids(prompt_ids),
-        params=SamplingParams(**params),  # type: ignore[arg-type]
+        params=params,
         choices=tuple((index, pack_ids(ids)) for index, ids in outputs.items()),
         num_prompt_logprobs=num_prompt_logprobs,
         grammar=("alternating", "") if has_grammar else None,

@@ -52,8 +52,9 @@ def test_console_lines_are_for_people_and_uncoloured_off_a_terminal() -> None:
 def test_uvicorn_and_the_standard_library_come_the_same_way() -> None:
     stream = io.StringIO()
     logging.getLogger("uvicorn.error").addHandler(logging.NullHandler())
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
     configure("info", json=True, stream=stream)
-    logging.getLogger("uvicorn.error").info("Started server process [%d]", 7, extra={"color_message": "again"})
+    logging.getLogger("uvicorn.error").warning("Started server process [%d]", 7, extra={"color_message": "again"})
     logging.getLogger("some.library").warning("look", extra={"size": 3})
     first, second = lines(stream)
     assert (first["event"], first["logger"]) == ("Started server process [7]", "uvicorn.error")

@@ -1,0 +1,116 @@
+"""Takes ``python -m engine_core``'s place: no torch, the same wire, and it does what the model folder's orders say.
+
+Its text is the prompt's last token again and again, one a millisecond. Started by a script of
+``octavo_stubs.make_executable``.
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import zmq
+
+from ipc.codec import decode_for_engine, encode, pack_ids, unpack_ids
+from ipc.config import EngineConfig
+from ipc.messages import (
+    PROTOCOL,
+    Abort,
+    Accepted,
+    Add,
+    Failed,
+    Finish,
+    FinishReason,
+    Hello,
+    Output,
+    Outputs,
+    Ready,
+    Stats,
+    ToGateway,
+)
+from ipc.transport import bind_router
+
+NUM_IDS = 300
+MAX_MODEL_LEN = 512
+
+
+class Stub:
+    """One loop for everything: a message if there is one, then a token for everybody."""
+
+    def __init__(self, config: EngineConfig, orders: dict[str, int]) -> None:
+        self.incarnation, self.orders = config.transport.incarnation, orders
+        self.socket = bind_router(zmq.Context(), config.transport)
+        self.running: dict[tuple[int, int], tuple[bytes, int, int]] = {}  # owner, token, tokens left
+        self.num_tokens = 0
+
+    def send(self, owner: bytes, message: ToGateway) -> None:
+        self.socket.send_multipart((owner, encode(message)))
+
+    def serve(self) -> None:
+        while True:
+            while self.socket.poll(1):
+                owner, data = self.socket.recv_multipart()
+                self.handle(owner, decode_for_engine(data))
+            for (request_id, choice), (owner, token, left) in list(self.running.items()):
+                self.num_tokens += 1
+                self.advance(owner, request_id, choice, token, left - 1)
+
+    def handle(self, owner: bytes, message: object) -> None:
+        if isinstance(message, Hello):
+            self.send(owner, Ready(PROTOCOL, self.incarnation, "n", "d", NUM_IDS, NUM_IDS, MAX_MODEL_LEN, 16, 64, 0, 0))
+        elif isinstance(message, Add):
+            self.add(owner, message)
+        elif isinstance(message, Abort):
+            self.running = {key: value for key, value in self.running.items() if key[0] != message.request_id}
+        elif isinstance(message, Finish):
+            self.advance(owner, message.request_id, message.choice, 0, 0, FinishReason.STOP)
+        self.send(owner, Stats(self.incarnation, 1, num_running=len(self.running), generation_tokens=self.num_tokens))
+
+    def add(self, owner: bytes, message: Add) -> None:
+        token = unpack_ids(message.prompt_ids)[-1]
+        if token == self.orders.get("fail_on"):
+            self.send(owner, Failed(message.request_id, -1, "corrupt_logits", "not a number"))
+            return
+        if token == self.orders.get("die_on"):
+            os._exit(self.orders.get("status", 1))
+        self.send(owner, Accepted(message.request_id))
+        for choice, _ in message.choices:
+            self.running[message.request_id, choice] = (owner, token, message.params.max_tokens)
+
+    def advance(
+        self,
+        owner: bytes,
+        request_id: int,
+        choice: int,
+        token: int,
+        left: int,
+        reason: FinishReason = FinishReason.LENGTH,
+    ) -> None:
+        ids = pack_ids([token]) if token else b""
+        finish = reason if left <= 0 else None
+        self.send(
+            owner, Outputs(self.incarnation, time.monotonic_ns(), (Output(request_id, choice, ids, None, finish),))
+        )
+        if finish is None:
+            self.running[request_id, choice] = (owner, token, left)
+        else:
+            self.running.pop((request_id, choice), None)
+
+
+def main() -> None:
+    config = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineConfig)
+    folder = Path(config.model.model)
+    orders = json.loads((folder / "orders.json").read_text())
+    (folder / "started.json").write_text(json.dumps({"pid": os.getpid(), "argv": sys.argv[1:]}))
+    if "exit" in orders:
+        sys.exit(orders["exit"])
+    if orders.get("hang"):
+        sys.stdin.buffer.read()
+        return
+    Stub(config, orders).serve()
+
+
+if __name__ == "__main__":
+    main()
