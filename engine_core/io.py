@@ -23,6 +23,7 @@ from ipc.messages import PROTOCOL, Add, Beat, Failed, Finish, FinishReason, Hell
 from ipc.transport import bind_router
 
 BEAT_SECONDS = 0.2
+RECEIVED_AT_ONCE = 64  # messages; then answers and beats go out
 FINISH_REASONS = frozenset(FinishReason)
 
 log = structlog.get_logger("octavo.engine.io")
@@ -105,7 +106,7 @@ class SocketThread:
             ready = dict(poller.poll(max(0, int((next_beat - time.monotonic()) * 1000) + 1)))
             if self._wake_read in ready:
                 os.read(self._wake_read, 65536)
-            self._receive_all()
+            self._receive_some()
             if time.monotonic() >= next_beat:
                 next_beat = time.monotonic() + BEAT_SECONDS
                 num_loops, num_layers = self._progress()
@@ -113,8 +114,8 @@ class SocketThread:
             while self._outbox:
                 self._send_one(*self._outbox.popleft())
 
-    def _receive_all(self) -> None:
-        while True:
+    def _receive_some(self) -> None:
+        for _ in range(RECEIVED_AT_ONCE):
             try:
                 owner, *frames = self._socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
@@ -156,4 +157,4 @@ class SocketThread:
                 if error.errno != zmq.EHOSTUNREACH:
                     raise
                 self._gateways.discard(target)
-                self._inbox.put((target, GatewayGone()))  # also for one whose last requests came after this once
+                self._inbox.put((target, GatewayGone()))  # each time: it may have been read from since the first

@@ -4,15 +4,15 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from core_harness import GATEWAY, CoreHarness, Sizes, make_add
+from fake_device import UNMASKED
+from fake_model import read_mask
 from msgspec import structs
 
-from core_harness import GATEWAY, CoreHarness, Sizes, make_add
 from engine_core.channel import UnfitRequest
 from engine_core.core import EngineCore
 from engine_core.statistics import StatsReporter, snapshot
 from engine_core.step import ModelRunnerOutput, SchedulerOutput
-from fake_device import UNMASKED
-from fake_model import read_mask
 from ipc.codec import pack_ids, unpack_ids
 from ipc.messages import Abort, Accepted, Add, Failed, Finish, FinishReason, Outputs, Stats, ToGateway
 from ipc.params import SamplingParams

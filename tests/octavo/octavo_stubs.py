@@ -2,6 +2,8 @@
 
 import json
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,19 @@ def make_model(folder: Path, **orders: Any) -> Path:
     (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
     (folder / "orders.json").write_text(json.dumps(orders))
     return folder
+
+
+def token_id(letter: str) -> int:
+    """The id of an ASCII letter in such a folder."""
+    return sorted(pre_tokenizers.ByteLevel.alphabet()).index(letter)
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Polls; fails after a while."""
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
 
 
 def started(model: Path) -> dict[str, Any]:

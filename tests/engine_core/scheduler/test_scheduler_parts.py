@@ -1,0 +1,175 @@
+"""Budget, stopping and the step builder, each alone."""
+
+import pytest
+from fake_model import AlternatingGrammar
+from sequence_cases import make_sequence
+
+from engine_core.kv_cache.block import Block
+from engine_core.scheduler.budget import MAX_CPU_BUDGET, MIN_CPU_BUDGET, TokenBudget, budget_for_rate
+from engine_core.scheduler.step_builder import StepBuilder
+from engine_core.scheduler.stopping import finish_reason, output_limit, stop_token_id
+from engine_core.step import BlockTableUpdate, SlotBinding
+from ipc.messages import FinishReason
+from ipc.params import SamplingParams
+
+STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
+
+# ---- budget
+
+
+def test_a_budget_is_spent_and_refunded() -> None:
+    budget = TokenBudget(10)
+    budget.spend(4)
+    budget.spend(6)
+    assert budget.left == 0
+    budget.refund(6)
+    assert budget.left == 6
+
+
+@pytest.mark.parametrize("num_tokens", [0, -1, 11])
+def test_a_budget_is_not_overdrawn(num_tokens: int) -> None:
+    budget = TokenBudget(10)
+    with pytest.raises(ValueError, match="cannot spend"):
+        budget.spend(num_tokens)
+    assert budget.left == 10
+
+
+@pytest.mark.parametrize(
+    ("rate", "budget"),
+    [
+        (0.0, MIN_CPU_BUDGET),
+        (511.0, 128),
+        (640.0, 160),
+        (703.0, 160),
+        (704.0, 176),
+        (8192.0, 2048),
+        (1e9, MAX_CPU_BUDGET),
+    ],
+)
+def test_the_default_budget_is_what_a_quarter_of_a_second_computes(rate: float, budget: int) -> None:
+    assert budget_for_rate(rate) == budget
+
+
+# ---- stopping
+
+
+@pytest.mark.parametrize(
+    ("output", "params", "reason", "stop_id"),
+    [
+        ((5,), {}, None, None),
+        ((5, 2), {"eos_token_ids": (2,)}, STOP, None),
+        ((2, 5), {"eos_token_ids": (2,)}, None, None),
+        ((5, 7), {"stop_token_ids": (7,)}, STOP, 7),
+        ((5, 7), {"stop_token_ids": (7,), "eos_token_ids": (7,)}, STOP, None),
+        ((5, 2), {"eos_token_ids": (), "stop_token_ids": ()}, None, None),
+        ((5, 2), {"eos_token_ids": (2,), "min_tokens": 2}, None, None),
+        ((5, 5, 2), {"eos_token_ids": (2,), "min_tokens": 2}, STOP, None),
+        ((5, 5, 2), {"eos_token_ids": (2,), "max_tokens": 3}, STOP, None),
+        ((5, 5, 5), {"eos_token_ids": (2,), "max_tokens": 3}, LENGTH, None),
+        ((5, 5, 2), {"eos_token_ids": (2,), "min_tokens": 3, "max_tokens": 3}, LENGTH, None),
+        ((), {"max_tokens": 0, "stop_token_ids": (102,)}, LENGTH, None),
+        ((), {"stop_token_ids": (102,)}, None, None),
+    ],
+)
+def test_a_sequence_ends_by_its_own_tokens(
+    output: tuple[int, ...], params: dict[str, object], reason: FinishReason | None, stop_id: int | None
+) -> None:
+    seq = make_sequence(output=output, params=SamplingParams(**params))  # type: ignore[arg-type]
+    assert finish_reason(seq, 100) is reason
+    if reason is STOP:
+        assert stop_token_id(seq) == stop_id
+
+
+@pytest.mark.parametrize(("max_model_len", "limit"), [(4, 1), (10, 7), (19, 16), (20, 16), (3, 0)])
+def test_the_context_ends_a_sequence_too(max_model_len: int, limit: int) -> None:
+    assert output_limit(make_sequence(), max_model_len) == limit
+    for num_output in range(1, 18):
+        seq = make_sequence(output=(5,) * num_output)
+        assert finish_reason(seq, max_model_len) is (LENGTH if num_output >= limit else None)
+
+
+# ---- step builder
+
+
+def test_a_chunk_does_not_sample_and_the_last_one_does() -> None:
+    step, seq = StepBuilder(10, 64), make_sequence(num_prompt_tokens=5)
+    step.schedule(seq, 3)
+    assert step.budget.left == 7
+    assert [(entry.start, entry.end, entry.samples) for entry in step.entries.values()] == [(0, 3, False)]
+    seq.num_computed_tokens = 3
+    step = StepBuilder(10, 64)
+    step.schedule(seq, 2)
+    assert [(entry.start, entry.end, entry.samples) for entry in step.entries.values()] == [(3, 5, True)]
+
+
+def test_tokens_on_their_way_count() -> None:
+    params = SamplingParams(max_tokens=2)
+    seq = make_sequence(params=params)
+    seq.num_computed_tokens, seq.num_pending = 3, 1
+    step = StepBuilder(10, 64)
+    step.schedule(seq, 1)
+    (entry,) = step.entries.values()
+    assert (entry.start, entry.end, entry.samples) == (3, 4, True)
+    seq.num_computed_tokens, seq.num_pending = 4, 2
+    step = StepBuilder(10, 64)
+    step.schedule(seq, 1)
+    assert not next(iter(step.entries.values())).samples, "two tokens are drawn already"
+
+
+def test_nothing_is_sampled_without_output() -> None:
+    for params, max_model_len in ((SamplingParams(max_tokens=0), 64), (SamplingParams(), 3)):
+        step, seq = StepBuilder(10, max_model_len), make_sequence(params=params)
+        step.schedule(seq, 3)
+        assert not next(iter(step.entries.values())).samples
+
+
+def test_an_entry_says_what_is_wanted() -> None:
+    step, seq = StepBuilder(10, 64), make_sequence(params=SamplingParams(num_logprobs=2))
+    seq.slot, seq.grammar = 3, AlternatingGrammar()
+    seq.request.num_prompt_logprobs = 4
+    step.schedule(seq, 3)
+    (entry,) = step.entries.values()
+    assert (entry.slot, entry.num_logprobs, entry.num_prompt_logprobs, entry.needs_commit) == (3, 2, 4, True)
+    seq.request.is_prompt_sent, seq.grammar = True, None
+    step = StepBuilder(10, 64)
+    step.schedule(seq, 3)
+    (entry,) = step.entries.values()
+    assert (entry.num_prompt_logprobs, entry.needs_commit) == (-1, False)
+
+
+def test_a_removed_entry_gives_its_tokens_back() -> None:
+    step, one, other = StepBuilder(4, 64), make_sequence(1), make_sequence(2)
+    step.schedule(one, 3)
+    step.remove(one)
+    step.remove(other)
+    assert step.budget.left == 4
+    assert not step.entries
+
+
+def test_a_step_tells_of_each_block_once() -> None:
+    seq, idle = make_sequence(), make_sequence(2)
+    seq.slot, idle.slot = 1, 2
+    seq.block_table.blocks, idle.block_table.blocks = [Block(4), Block(7)], [Block(9)]
+    updates = []
+    for _ in range(2):
+        step = StepBuilder(4, 64)
+        step.schedule(seq, 1)
+        updates.append(step.build(1).block_table_updates)
+    seq.block_table.blocks.append(Block(2))
+    step = StepBuilder(4, 64)
+    step.schedule(seq, 1)
+    updates.append(step.build(1).block_table_updates)
+    assert updates == [(BlockTableUpdate(1, 0, (4, 7)),), (), (BlockTableUpdate(1, 2, (2,)),)]
+    assert idle.num_sent_blocks == 0
+
+
+def test_a_step_is_a_picture_of_its_moment() -> None:
+    step, seq = StepBuilder(8, 64), make_sequence(output=(5,), choice=2)
+    seq.slot = 1
+    step.bind(seq)
+    step.schedule(seq, 4)
+    step.copies.append((1, 2))
+    plan = step.build(9)
+    seq.token_ids.append(6)
+    assert plan.bindings == (SlotBinding(1, [100, 101, 102, 5], 3, 2, seq.request.params),)
+    assert (plan.step, plan.block_copies, plan.num_tokens) == (9, ((1, 2),), 4)

@@ -1,0 +1,199 @@
+"""A server's life around a stub of an engine: ready, refused, dead, drained. Real signals are the e2e suite's."""
+
+import asyncio
+import sys
+import threading
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from octavo_stubs import is_alive, make_executable, make_model, started, token_id, until
+
+from ipc.errors import ConfigError
+from octavo.engine_process import SocketDirectory
+from octavo.front import bind
+from octavo.options import build_serve_config
+from octavo.supervisor import Supervisor, first_of, in_daemon_thread
+
+
+class Server:
+    """A supervisor in this process, on a Unix socket, run by a test that talks to it from the same loop."""
+
+    def __init__(self, folder: Path, model: Path, **options: Any) -> None:
+        self.model, self.socket = model, folder / "socket"
+        self._config = build_serve_config(str(model), {"uds": str(self.socket), **options})
+
+    def run(self, test: Callable[["Server"], Coroutine[Any, Any, None]]) -> int:
+        """The exit status, once ``test`` and the server are through."""
+
+        async def both() -> int:
+            with bind(self._config.gateway) as listener, SocketDirectory() as directory:
+                self.supervisor = Supervisor(self._config, listener, directory)
+                async with httpx.AsyncClient(
+                    transport=httpx.AsyncHTTPTransport(uds=str(self.socket)), base_url="http://x", timeout=20
+                ) as self.http:
+                    self.life = asyncio.create_task(self.supervisor.run())
+                    await asyncio.wait_for(test(self), 30)
+                    status = await asyncio.wait_for(self.life, 30)
+            assert not directory.path.exists()
+            return status
+
+        status = asyncio.run(both())
+        if (self.model / "started.json").exists():
+            assert not is_alive(started(self.model)["pid"])
+        return status
+
+    async def until_status(self, path: str, status: int) -> None:
+        async with asyncio.timeout(20):
+            while (await self.http.get(path)).status_code != status:
+                await asyncio.sleep(0.005)
+
+    async def until_started(self) -> None:
+        await asyncio.to_thread(until, (self.model / "started.json").is_file)
+
+    def signal(self) -> None:
+        self.supervisor._on_signal()
+
+    def complete(self, prompt: str, max_tokens: int, **fields: Any) -> "asyncio.Task[httpx.Response]":
+        body = {"prompt": prompt, "max_tokens": max_tokens, **fields}
+        return asyncio.create_task(self.http.post("/v1/completions", json=body))
+
+
+@pytest.fixture
+def make_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Server]:
+    monkeypatch.setattr("sys.executable", make_executable(tmp_path))
+
+    def make(orders: dict[str, Any] | None = None, **options: Any) -> Server:
+        return Server(tmp_path, make_model(tmp_path / "model", **(orders or {})), **options)
+
+    return make
+
+
+async def nothing(server: Server) -> None:
+    """The server ends by itself."""
+
+
+def test_it_serves_announces_itself_and_drains(
+    make_server: Callable[..., Server], capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def test(server: Server) -> None:
+        await server.until_status("/health", 200)
+        assert (await server.complete("a", 3)).json()["choices"][0]["text"] == "aaa"
+        await server.until_status("/metrics", 200)
+        short, long = server.complete("b", 100), server.complete("c", 500, stream=True)
+        await asyncio.to_thread(until, lambda: server.supervisor._client.num_in_flight == 2)
+        server.signal()
+        await server.until_status("/health", 503)
+        refused = await server.complete("a", 3)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
+        assert (await short).json()["choices"][0]["text"] == "b" * 100
+        assert (await long).text.endswith("data: [DONE]\n\n")
+
+    assert make_server().run(test) == 0
+    shown = capsys.readouterr().err
+    assert shown.splitlines()[-2] == "octavo is ready: http://localhost"
+    assert shown.splitlines()[-1].startswith("curl --unix-socket ")
+
+
+@pytest.mark.parametrize("is_impatient", [False, True])
+def test_what_does_not_finish_in_time_is_told(make_server: Callable[..., Server], is_impatient: bool) -> None:
+    async def test(server: Server) -> None:
+        await server.until_status("/health", 200)
+        streamed, whole = server.complete("c", 500, stream=True), server.complete("c", 500)
+        await asyncio.to_thread(until, lambda: server.supervisor._client.num_in_flight == 2)
+        server.signal()
+        if is_impatient:
+            await server.until_status("/health", 503)
+            server.signal()
+        events = (await streamed).text
+        assert events.count('"code":"shutting_down"') == 1
+        assert "[DONE]" not in events
+        assert (await whole).status_code == 503
+
+    assert make_server(shutdown_timeout=600.0 if is_impatient else 0.0).run(test) == 0
+
+
+@pytest.mark.parametrize(("said", "status"), [(2, 2), (1, 1), (0, 1), (3, 1)])
+def test_an_engine_that_ends_before_it_is_ready(make_server: Callable[..., Server], said: int, status: int) -> None:
+    """2 is a configuration that it has complained of itself; anything else is a failure."""
+    assert make_server({"exit": said}).run(nothing) == status
+
+
+@pytest.mark.parametrize("said", [0, 1, 2])
+def test_an_engine_that_ends_later_is_a_failure_whatever_it_says(make_server: Callable[..., Server], said: int) -> None:
+    async def test(server: Server) -> None:
+        await server.until_status("/health", 200)
+        running = server.complete("b", 500, stream=True)
+        await asyncio.to_thread(until, lambda: server.supervisor._client.num_in_flight == 1)
+        dying = server.complete("a", 1)
+        assert (await running).text.count('"code":"engine_died"') == 1
+        assert (await dying).json()["error"]["code"] == "engine_died"
+
+    assert make_server({"die_on": token_id("a"), "status": said}).run(test) == 1
+
+
+def test_a_signal_while_the_engine_loads(make_server: Callable[..., Server]) -> None:
+    async def test(server: Server) -> None:
+        await server.until_status("/health/live", 200)
+        await server.until_started()
+        assert (await server.http.get("/health")).status_code == 503
+        server.signal()
+
+    assert make_server({"hang": 1}).run(test) == 0
+
+
+def test_a_signal_before_the_model_is_found(
+    make_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A download or conversion that goes on does not hold the end up."""
+    never = threading.Event()
+
+    def slow(model: str) -> Path:
+        never.wait(30)
+        return Path(model)
+
+    monkeypatch.setattr("octavo.supervisor.resolve_model", slow)
+
+    async def test(server: Server) -> None:
+        await server.until_status("/health/live", 200)
+        server.signal()
+        await server.life
+        assert not (server.model / "started.json").exists()
+
+    assert make_server().run(test) == 0
+    never.set()
+
+
+def test_text_that_cannot_be_loaded_ends_the_engine_too(make_server: Callable[..., Server]) -> None:
+    server = make_server({"hang": 1})
+    (server.model / "tokenizer_config.json").write_text('{"chat_template": "{% for %}"}')
+    with pytest.raises(ConfigError, match="template"):
+        server.run(nothing)
+    # It may have been killed before it could write its number.
+    if (server.model / "started.json").exists():
+        assert not is_alive(started(server.model)["pid"])
+
+
+def test_a_thread_beside_the_loop() -> None:
+    async def run() -> None:
+        assert await in_daemon_thread(lambda: threading.current_thread().daemon)
+        with pytest.raises(ZeroDivisionError):
+            await in_daemon_thread(lambda: 1 // 0)
+        with pytest.raises(SystemExit):
+            await in_daemon_thread(lambda: sys.exit(3))
+
+    asyncio.run(run())
+
+
+def test_the_first_of_several_and_the_others_untouched() -> None:
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        done, open_one = loop.create_future(), loop.create_future()
+        done.set_result(1)
+        await first_of(open_one, done)
+        await first_of(open_one, timeout=0)
+        assert not open_one.done()
+
+    asyncio.run(run())
