@@ -44,10 +44,11 @@ def _check_curve(config: TransportConfig, *keys: str | None) -> bool:
 
 def bind_router(context: zmq.Context[zmq.Socket[bytes]], config: TransportConfig) -> zmq.Socket[bytes]:
     """The engine's end. Sending to a peer that is gone raises zmq.ZMQError(EHOSTUNREACH)."""
+    is_encrypted = _check_curve(config, config.server_secret_key, config.server_public_key)
     socket = context.socket(zmq.ROUTER)
     _prepare(socket)
     socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-    if _check_curve(config, config.server_secret_key, config.server_public_key):
+    if is_encrypted:
         assert config.server_secret_key is not None
         socket.setsockopt(zmq.CURVE_SERVER, 1)
         socket.setsockopt(zmq.CURVE_SECRETKEY, config.server_secret_key.encode())
@@ -59,9 +60,10 @@ def connect_dealer(
     context: zmq.Context[zmq.Socket[bytes]], config: TransportConfig, client_keys: tuple[str, str] | None = None
 ) -> zmq.Socket[bytes]:
     """A gateway's end; ``client_keys`` (public, secret) for tcp. The engine may bind later."""
+    is_encrypted = _check_curve(config, config.server_public_key, *(client_keys or (None,)))
     socket = context.socket(zmq.DEALER)
     _prepare(socket)
-    if _check_curve(config, config.server_public_key, *(client_keys or (None,))):
+    if is_encrypted:
         assert client_keys is not None
         assert config.server_public_key is not None
         socket.setsockopt(zmq.CURVE_PUBLICKEY, client_keys[0].encode())

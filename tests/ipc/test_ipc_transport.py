@@ -137,6 +137,7 @@ def test_tcp_without_keys_is_refused_by_the_engine(context: Context, given: str)
     )
     with pytest.raises(ConfigError, match="CURVE keys"):
         bind_router(context, config)
+    assert context.sockets == []
 
 
 @pytest.mark.parametrize(("has_server_key", "has_own_keys"), [(False, False), (True, False), (False, True)])
@@ -146,6 +147,7 @@ def test_tcp_without_keys_is_refused_by_a_gateway(context: Context, has_server_k
     )
     with pytest.raises(ConfigError, match="CURVE keys"):
         connect_dealer(context, config, curve_keys() if has_own_keys else None)
+    assert context.sockets == []
 
 
 def tcp_router(context: Context) -> tuple[zmq.Socket[bytes], TransportConfig]:
