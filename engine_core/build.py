@@ -28,7 +28,11 @@ from engine_core.scheduler.scheduler import Scheduler, SchedulerLimits
 from ipc.config import EngineConfig, ModelConfig
 from ipc.errors import ConfigError
 from ipc.messages import PROTOCOL, Ready
-from kernels import ops as kernel_ops
+from kernels.native import create as create_native
+from kernels.native.build import NativeUnavailable
+from kernels.native.library import num_allowed_cores
+from kernels.ops import Ops
+from kernels.ops import load as load_reference
 
 log = structlog.get_logger("octavo.engine")
 
@@ -60,7 +64,7 @@ def build_engine(config: EngineConfig, channel: SocketThread) -> Engine:
         load_format=config.model.load_format,
         seed=config.model.seed,
         max_model_len=max_model_len,
-        ops=kernel_ops.load("reference"),
+        ops=load_ops(config.model.cpu_threads),
         device=device.torch_device,
     )
     log.info("model loaded", seconds=round(time.monotonic() - started, 2), model=str(folder))
@@ -124,6 +128,18 @@ def make_device(config: EngineConfig) -> tuple[bool, Device]:
     overlap = kind.overlaps_by_default if wanted is None else wanted
     device: Device = kind(overlap=overlap)
     return overlap, device
+
+
+def load_ops(num_threads: int | None) -> Ops:
+    """The CPU's kernels: native ones, or the reference on a machine where they cannot be built."""
+    try:
+        ops: Ops = create_native(threads=num_threads)
+    except NativeUnavailable as error:
+        log.warning("no native kernels, so the slower reference kernels run", reason=str(error))
+        torch.set_num_threads(num_threads or num_allowed_cores())
+        return load_reference("reference")
+    torch.set_num_threads(1)  # the native kernels have threads of their own
+    return ops
 
 
 def load_policy(name: str) -> Policy:

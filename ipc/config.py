@@ -28,6 +28,9 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     device: Annotated[Literal["auto", "cpu", "cuda"], Meta(description="auto: cuda where there is one, else cpu.")] = (
         "auto"
     )
+    cpu_threads: Annotated[
+        int | None, Meta(description="Threads of the CPU kernels; default: all that affinity and the cgroup allow.")
+    ] = None
     seed: Annotated[
         int,
         Meta(

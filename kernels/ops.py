@@ -177,6 +177,9 @@ class Ops(Protocol):
         """x f32 [T, H, D], positions i64 [T], cos_sin f32 [L, 2·rot] (cos then sin; rot = rotated size / 2) →
         ``dtype`` [T, H, D]: the half-split (NeoX) rotation of the first 2·rot entries of each head."""
 
+    def kv_layout(self, block_size: int, num_kv_heads: int, head_size: int, dtype: torch.dtype) -> KVLayout:
+        """How this backend lays out a block. Raises ValueError or TypeError for one that it cannot."""
+
     def write_kv(self, k: Tensor, v: Tensor, cache: Tensor, layout: KVLayout, kv_slots: Tensor) -> None:
         """Round k, v [T, G, D] to the layout's dtype and put them at ``kv_slots`` of cache u8 [B, bytes_per_block]."""
 

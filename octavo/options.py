@@ -183,6 +183,7 @@ def build_serve_config(model: str, values: Mapping[str, Any]) -> ServeConfig:
 def _check_engine(config: ServeConfig) -> None:
     positive = {
         "--max-model-len": config.model_config.max_model_len,
+        "--cpu-threads": config.model_config.cpu_threads,
         "--num-kv-blocks": config.cache.num_kv_blocks,
         "--kv-cache-memory-bytes": config.cache.kv_cache_memory_bytes,
         "--max-num-batched-tokens": config.scheduler.max_num_batched_tokens,

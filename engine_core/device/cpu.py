@@ -20,7 +20,6 @@ class CpuDevice:
     overlaps_by_default = False  # all cores compute: there is nothing to hide the scheduler behind
 
     def __init__(self, *, overlap: bool) -> None:
-        torch.set_num_threads(num_allowed_cores())
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="compute") if overlap else None
 
     def launch(self, closure: Callable[[], T]) -> "Future[T]":
@@ -39,16 +38,6 @@ class CpuDevice:
         """Wait for what is queued."""
         if self._pool is not None:
             self._pool.shutdown()
-
-
-def num_allowed_cores() -> int:
-    """Cores that affinity and the cgroup's quota allow, at least one."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-    except (OSError, ValueError):
-        return cores  # no cgroup v2 here: affinity alone decides
-    return cores if quota == "max" else max(1, min(cores, int(quota) // int(period)))
 
 
 def free_memory_bytes() -> int:

@@ -85,7 +85,7 @@ class DecoderModel:
 
     def kv_layout(self, block_size: int) -> KVLayout:
         """The layout of every layer's blocks; ``block_size`` in tokens."""
-        return KVLayout(block_size, self.config.num_kv_heads, self.config.head_size, self.dtype)
+        return self.ops.kv_layout(block_size, self.config.num_kv_heads, self.config.head_size, self.dtype)
 
     def forward(
         self, input_ids: Tensor, positions: Tensor, caches: Sequence[Tensor], layout: KVLayout, batch: AttentionBatch

@@ -51,6 +51,9 @@ class ReferenceOps:
     def rotary(self, x: Tensor, positions: Tensor, cos_sin: Tensor, dtype: torch.dtype) -> Tensor:
         return layers.rotary(x, positions, cos_sin, dtype)
 
+    def kv_layout(self, block_size: int, num_kv_heads: int, head_size: int, dtype: torch.dtype) -> KVLayout:
+        return KVLayout(block_size, num_kv_heads, head_size, dtype)
+
     def write_kv(self, k: Tensor, v: Tensor, cache: Tensor, layout: KVLayout, kv_slots: Tensor) -> None:
         memory.write_kv(k, v, cache, layout, kv_slots)
 

@@ -85,7 +85,7 @@ def test_there_are_no_environment_variables_of_our_own() -> None:
         for node in ast.walk(source.tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("OCTAVO_")
     ]
-    assert named == []
+    assert named == [("kernels/native/build.py", "OCTAVO_ISA")]  # a macro of the C++ sources
 
 
 def variables_read(source: Source) -> Iterator[str]:

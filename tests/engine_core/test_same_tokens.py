@@ -4,9 +4,10 @@ import json
 import random
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
+from unittest.mock import patch
 
 import pytest
-import torch
 
 from engine_core.build import Engine, build_engine
 from engine_core.channel import Inbound
@@ -15,6 +16,8 @@ from ipc.codec import pack_ids, unpack_ids
 from ipc.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig, TransportConfig
 from ipc.messages import Abort, Add, Failed, FinishReason, Outputs, ToGateway
 from ipc.params import SamplingParams
+from kernels.native import create as create_native
+from kernels.native.build import NativeUnavailable
 
 VOCAB_SIZE = 131
 CONFIG = {
@@ -60,24 +63,30 @@ class MemoryChannel:
         self.sent.append(message)
 
 
+def no_native(threads: int | None) -> NoReturn:
+    raise NativeUnavailable("the reference is wanted")
+
+
 class Harness:
     """One engine in this process."""
 
-    def __init__(self, folder: Path, dtype: str, **settings: object) -> None:
+    def __init__(self, folder: Path, arithmetic: str, *, num_threads: int = 2, **settings: object) -> None:
+        backend, dtype = arithmetic.split("-")
         cache = {"num_kv_blocks": 200, "enable_prefix_caching": False}
         scheduler = {"max_num_seqs": 16, "max_num_batched_tokens": 512, "async_scheduling": False}
         for name, value in settings.items():
             (cache if name in ("num_kv_blocks", "enable_prefix_caching") else scheduler)[name] = value  # type: ignore[assignment]
         self.channel = MemoryChannel()
-        self.engine: Engine = build_engine(
-            EngineConfig(
-                model=ModelConfig(model=str(folder), dtype=dtype, load_format="dummy"),  # type: ignore[arg-type]
-                cache=CacheConfig(**cache),  # type: ignore[arg-type]
-                scheduler=SchedulerConfig(**scheduler),  # type: ignore[arg-type]
-                transport=TransportConfig(endpoint="ipc://unused"),
-            ),
-            self.channel,
+        model = ModelConfig(model=str(folder), dtype=dtype, load_format="dummy", cpu_threads=num_threads)  # type: ignore[arg-type]
+        config = EngineConfig(
+            model=model,
+            cache=CacheConfig(**cache),  # type: ignore[arg-type]
+            scheduler=SchedulerConfig(**scheduler),  # type: ignore[arg-type]
+            transport=TransportConfig(endpoint="ipc://unused"),
         )
+        create = create_native if backend == "native" else no_native
+        with patch("engine_core.build.create_native", create):
+            self.engine: Engine = build_engine(config, self.channel)
 
     def add(self, message: Add) -> None:
         self.channel.inbox.append((b"gateway", self.engine.build_request(b"gateway", message)))
@@ -169,7 +178,7 @@ def run_alone(folder: Path, dtype: str, requests: list[Add]) -> dict[tuple[int, 
     return results
 
 
-@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+@pytest.fixture(scope="module", params=["native-bfloat16", "native-float32", "reference-bfloat16", "reference-float32"])
 def reference(request: pytest.FixtureRequest, folder: Path) -> tuple[str, list[Add], dict[tuple[int, int], Result]]:
     """Each request alone, no chunking, no cache, no overlap."""
     requests = make_requests(1)
@@ -249,16 +258,11 @@ def test_resumed_in_a_second_engine(reference: Reference, folder: Path) -> None:
 
 def test_one_thread_as_two(reference: Reference, folder: Path) -> None:
     dtype, requests, expected = reference
-    num_threads = torch.get_num_threads()
-    try:
-        for number in (1, 2):
-            harness = Harness(folder, dtype, max_num_batched_tokens=64)
-            torch.set_num_threads(number)
-            for request in requests:
-                harness.add(request)
-            assert harness.run() == expected, number
-    finally:
-        torch.set_num_threads(num_threads)
+    for number in (1, 2):
+        harness = Harness(folder, dtype, max_num_batched_tokens=64, num_threads=number)
+        for request in requests:
+            harness.add(request)
+        assert harness.run() == expected, number
 
 
 def test_prompt_logprobs_do_not_depend_on_chunks(reference: Reference, folder: Path) -> None:

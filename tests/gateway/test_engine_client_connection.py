@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 import tempfile
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -158,23 +159,24 @@ def test_what_was_sent_before_the_engine_listens_arrives() -> None:
 
 
 def test_closing_drops_what_is_queued_and_may_be_repeated() -> None:
-    """What is for a dead engine must not reach its successor on the same path, and closing must not wait for it."""
+    """Messages for an engine that never came must not hold the end up: the context has nothing to wait for."""
 
     async def test() -> None:
-        folder = Path(tempfile.mkdtemp(prefix="octavo-"))
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        config = TransportConfig(endpoint=ipc_endpoint(folder, 1), incarnation=1)
+        folder = Path(tempfile.mkdtemp(prefix="octavo-"))
         try:
+            config = TransportConfig(endpoint=ipc_endpoint(folder, 1), incarnation=1)
             connection = EngineConnection(context, config, asyncio.get_running_loop())
             connection.start(lambda message: pytest.fail("a closed connection told something"))
             connection.send(Abort(1))
             connection.close()
             connection.close()
-            router = bind_router(context, config)
             await asyncio.sleep(0)  # the reads that were due
-            assert not router.poll(200)
         finally:
-            context.destroy(linger=0)
             shutil.rmtree(folder)
+        ending = threading.Thread(target=context.term, daemon=True)
+        ending.start()
+        ending.join(10)
+        assert not ending.is_alive()
 
     run(test())

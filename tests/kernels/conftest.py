@@ -7,7 +7,7 @@ import torch
 
 from kernels.ops import Ops, load
 
-BACKENDS = ["reference"]
+BACKENDS = ["reference", "native"]
 
 
 @pytest.fixture(scope="session", params=BACKENDS)

@@ -7,8 +7,10 @@ Its text is the prompt's last token again and again, one a millisecond. Started 
 import json
 import os
 import sys
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import zmq
@@ -39,7 +41,7 @@ MAX_MODEL_LEN = 512
 class Stub:
     """One loop for everything: a message if there is one, then a token for everybody."""
 
-    def __init__(self, config: EngineConfig, orders: dict[str, int]) -> None:
+    def __init__(self, config: EngineConfig, orders: dict[str, Any]) -> None:
         self.incarnation, self.orders = config.transport.incarnation, orders
         self.socket = bind_router(zmq.Context(), config.transport)
         self.running: dict[tuple[int, int], tuple[bytes, int, int]] = {}  # owner, token, tokens left
@@ -54,6 +56,7 @@ class Stub:
                 owner, data = self.socket.recv_multipart()
                 self.handle(owner, decode_for_engine(data))
             for (request_id, choice), (owner, token, left) in list(self.running.items()):
+                time.sleep(self.orders.get("seconds_per_token", 0))
                 self.num_tokens += 1
                 self.advance(owner, request_id, choice, token, left - 1)
 
@@ -107,9 +110,15 @@ def main() -> None:
     if "exit" in orders:
         sys.exit(orders["exit"])
     if orders.get("hang"):
-        sys.stdin.buffer.read()
-        return
+        end_with_the_one_who_started_it()
+    threading.Thread(target=end_with_the_one_who_started_it, daemon=True).start()
     Stub(config, orders).serve()
+
+
+def end_with_the_one_who_started_it() -> None:
+    """Its end closes standard input."""
+    sys.stdin.buffer.read()
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -94,8 +94,8 @@ def test_closing_ends_calls_of_other_threads(model: Callable[..., Path]) -> None
 
 
 def test_an_interrupted_call_does_not_go_on(model: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C while results are awaited: the engine is told."""
-    with LLM(str(model())) as llm:
+    """Ctrl-C while results are awaited: what would take minutes is over at once."""
+    with LLM(str(model(seconds_per_token=0.1))) as llm:
 
         class Interrupted:
             def __init__(self, future: Any) -> None:

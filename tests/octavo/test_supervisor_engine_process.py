@@ -70,9 +70,9 @@ def test_its_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, orders: dict[s
             else:
                 await ended
             await engine.kill()
+            assert not Path(f"/proc/{engine.pid}").exists()
             await engine.kill()
             assert await ended == status
-            assert not Path(f"/proc/{engine.pid}").exists()
 
     asyncio.run(run())
     assert started(model)["argv"] == ["-P", "-m", "engine_core"]

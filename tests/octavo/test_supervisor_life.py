@@ -1,6 +1,8 @@
 """A server's life around a stub of an engine: ready, refused, dead, drained. Real signals are the e2e suite's."""
 
 import asyncio
+import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Coroutine
@@ -132,6 +134,14 @@ def test_an_engine_that_ends_later_is_a_failure_whatever_it_says(make_server: Ca
         assert (await dying).json()["error"]["code"] == "engine_died"
 
     assert make_server({"die_on": token_id("a"), "status": said}).run(test) == 1
+
+
+def test_an_idle_engine_that_is_killed(make_server: Callable[..., Server]) -> None:
+    async def test(server: Server) -> None:
+        await server.until_status("/health", 200)
+        os.kill(started(server.model)["pid"], signal.SIGKILL)
+
+    assert make_server().run(test) == 1
 
 
 def test_a_signal_while_the_engine_loads(make_server: Callable[..., Server]) -> None:
