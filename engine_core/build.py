@@ -65,6 +65,7 @@ def build_engine(config: EngineConfig, channel: SocketThread) -> Engine:
         seed=config.model.seed,
         max_model_len=max_model_len,
         ops=load_ops(config.model.cpu_threads),
+        quantization=config.model.quantization,
         device=device.torch_device,
     )
     log.info("model loaded", seconds=round(time.monotonic() - started, 2), model=str(folder))
@@ -81,7 +82,7 @@ def build_engine(config: EngineConfig, channel: SocketThread) -> Engine:
         model_digest=identity,
         dtype=str(model.dtype),
         kv_layout_id=layout_id,
-        settings=f"{config.model.load_format} {config.model.seed} {max_model_len}",
+        settings=f"{config.model.quantization} {config.model.load_format} {config.model.seed} {max_model_len}",
     )
     kv = KVCacheManager(
         sizes.num_blocks,

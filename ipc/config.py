@@ -19,6 +19,10 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         Literal["auto", "float32", "bfloat16"],
         Meta(description="Arithmetic of the linears and the KV cache; auto: bfloat16."),
     ] = "auto"
+    quantization: Annotated[
+        Literal["int8"] | None,
+        Meta(description="int8: quantize all linears at load, the head included; default: as the checkpoint is."),
+    ] = None
     load_format: Annotated[
         Literal["auto", "dummy"], Meta(description="dummy: random weights of the config's shapes, no weight file read.")
     ] = "auto"

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -133,6 +133,8 @@ class Program(Protocol):
         """Run the recorded operations in order, as one call without the GIL."""
 
 
+Quantization = Literal["int8"]
+
 Trace = Callable[[int, Callable[[Count], None]], tuple[Tensor, ...]]
 """(rows of a recording, what the rows of the next operations count) → outputs: runs a step's operations once"""
 
@@ -151,9 +153,15 @@ class Ops(Protocol):
     name: str
     isa: str  # the code path chosen on this host; part of numerics_id
 
-    def pack_linear(self, weight: Tensor, segments: int = 1, *, is_gated: bool = False) -> PackedLinear:
+    def pack_linear(
+        self, weight: Tensor, segments: int = 1, *, is_gated: bool = False, quantization: Quantization | None = None
+    ) -> PackedLinear:
         """Pack ``weight`` [N, K] (float32 or bfloat16). ``segments`` divides K: each is summed alone, then the
-        partial sums are added in a fixed binary tree (design 7.2). ``is_gated``: for ``gated_linear`` alone."""
+        partial sums are added in a fixed binary tree (design 7.2). ``is_gated``: for ``gated_linear`` alone.
+
+        ``quantization`` int8: weights symmetric with one scale an output; inputs, given in float32 or bfloat16, with
+        one scale a row and group of 64 inputs that never crosses a segment; sums exact within a group, groups
+        added in order in float32 (design 7.3)."""
 
     def linear(self, x: Tensor, weight: PackedLinear, bias: Tensor | None = None) -> Tensor:
         """x [T, K] in the weight's dtype, bias f32 [N] → f32 [T, N]; K is summed in order within a segment."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from engine_core.layers.linear import Linear, LinearPart
-from kernels.ops import Ops
+from kernels.ops import Ops, PackedLinear, Quantization
 
 
 class Weights(Protocol):
@@ -38,6 +38,7 @@ class LayerLoader:
     ops: Ops
     dtype: torch.dtype
     device: torch.device
+    quantization: Quantization | None = None
 
     def embedding(self, path: str, num_rows: int, num_columns: int) -> Tensor:
         """[num_rows, num_columns] in the model's dtype."""
@@ -71,4 +72,8 @@ class LayerLoader:
             if bias is not None:
                 self.weights.fill(f"{part.path}.bias", bias[start:end])
             start = end
-        return Linear(tuple(parts), self.ops.pack_linear(weight, segments, is_gated=is_gated), bias, self.ops)
+        return Linear(tuple(parts), self.pack(weight, segments, is_gated=is_gated), bias, self.ops)
+
+    def pack(self, weight: Tensor, segments: int = 1, *, is_gated: bool = False) -> PackedLinear:
+        """A matrix [N, K] in the backend's layout, quantized if the model is."""
+        return self.ops.pack_linear(weight, segments, is_gated=is_gated, quantization=self.quantization)

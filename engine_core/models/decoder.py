@@ -71,7 +71,7 @@ class DecoderModel:
         norm = loader.norm("model.norm", config.hidden_size)
         head = (LinearPart("lm_head", config.vocab_size),)
         if config.tie_word_embeddings:
-            lm_head = Linear(head, loader.ops.pack_linear(embedding), None, loader.ops)
+            lm_head = Linear(head, loader.pack(embedding), None, loader.ops)
         else:
             lm_head = loader.linear(head, config.hidden_size)
         # What config.json says decides: a tied head that some checkpoints carry besides is not read.

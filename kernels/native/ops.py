@@ -12,7 +12,18 @@ from torch import Tensor
 from kernels.native import attention, layers, linear, sampling
 from kernels.native.library import Library
 from kernels.native.program import NativeProgram, Recording, trace_into
-from kernels.ops import AttentionBatch, Count, KVLayout, Logprobs, PackedLinear, Program, SampleRows, Samples, Trace
+from kernels.ops import (
+    AttentionBatch,
+    Count,
+    KVLayout,
+    Logprobs,
+    PackedLinear,
+    Program,
+    Quantization,
+    SampleRows,
+    Samples,
+    Trace,
+)
 
 
 def allocate(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -30,8 +41,10 @@ class NativeOps:
         self._library = library
         self._recording: Recording | None = None
 
-    def pack_linear(self, weight: Tensor, segments: int = 1, *, is_gated: bool = False) -> PackedLinear:
-        return linear.pack_linear(self._library, weight, segments, is_gated=is_gated)
+    def pack_linear(
+        self, weight: Tensor, segments: int = 1, *, is_gated: bool = False, quantization: Quantization | None = None
+    ) -> PackedLinear:
+        return linear.pack_linear(self._library, weight, segments, is_gated=is_gated, dtype=quantization or "same")
 
     def linear(self, x: Tensor, weight: PackedLinear, bias: Tensor | None = None) -> Tensor:
         out, args = linear.prepare_linear(x, _own(weight), bias, None, self._empty)

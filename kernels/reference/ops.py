@@ -12,11 +12,12 @@ from kernels.ops import (
     Logprobs,
     PackedLinear,
     Program,
+    Quantization,
     SampleRows,
     Samples,
     Trace,
 )
-from kernels.reference import attention, layers, linear, logprobs, memory, sampling
+from kernels.reference import attention, layers, linear, linear_int8, logprobs, memory, sampling
 
 
 class ReferenceOps:
@@ -27,17 +28,24 @@ class ReferenceOps:
     def __init__(self) -> None:
         self.isa = f"torch-{torch.__version__}-{torch.backends.cpu.get_cpu_capability()}-{probe_products()}"
 
-    def pack_linear(self, weight: Tensor, segments: int = 1, *, is_gated: bool = False) -> PackedLinear:
-        return linear.pack_linear(weight, segments)  # gated or not: the parts run one after the other here
+    def pack_linear(
+        self, weight: Tensor, segments: int = 1, *, is_gated: bool = False, quantization: Quantization | None = None
+    ) -> PackedLinear:
+        # Gated or not: the parts run one after the other here.
+        if quantization == "int8":
+            return linear_int8.pack_linear(weight, segments)
+        return linear.pack_linear(weight, segments)
 
     def linear(self, x: Tensor, weight: PackedLinear, bias: Tensor | None = None) -> Tensor:
+        if isinstance(weight, linear_int8.Int8Linear):
+            return linear_int8.linear(x, weight, bias)
         return linear.linear(x, weight, bias)
 
     def linear_add(self, x: Tensor, weight: PackedLinear, bias: Tensor | None, residual: Tensor) -> Tensor:
-        return linear.linear(x, weight, bias).add_(residual)
+        return self.linear(x, weight, bias).add_(residual)
 
     def gated_linear(self, x: Tensor, weight: PackedLinear, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-        return layers.silu_and_mul(linear.linear(x, weight, bias), dtype)
+        return layers.silu_and_mul(self.linear(x, weight, bias), dtype)
 
     def embed(self, ids: Tensor, table: Tensor) -> Tensor:
         return layers.embed(ids, table)

@@ -3,6 +3,7 @@
 While a server computes on its core, transformers computes the same here on another.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -101,6 +102,21 @@ def test_agreement_over_a_long_text(bfloat16: ServerProcess, reference: Any, tok
     distance = (torch.tensor(logprobs["token_logprobs"][1:]) - of_the_tokens(logits, prose)).abs()
     assert distance.mean() < 0.03
     assert distance.max() < 0.5
+
+
+def perplexity(server: ServerProcess, ids: list[int]) -> float:
+    asked = {"model": "smollm2", "prompt": ids, "echo": True, "max_tokens": 0, "logprobs": 0}
+    (choice,) = post(server, COMP, asked)["choices"]
+    logprobs = choice["logprobs"]["token_logprobs"][1:]
+    return math.exp(-sum(logprobs) / len(logprobs))
+
+
+def test_int8_is_within_two_percent_of_bfloat16(
+    bfloat16: ServerProcess, folder: Path, prose: list[int], tmp_path: Path
+) -> None:
+    with ServerProcess(tmp_path, str(folder), "--quantization", "int8", *OPTIONS) as process:
+        assert perplexity(process.wait_ready(), prose) < 1.02 * perplexity(bfloat16, prose)
+        check_answer(process, "Name the capital of France.")
 
 
 def test_logprobs_in_float32(float32: ServerProcess, reference: Any, tokenizer: Any, prose: list[int]) -> None:

@@ -71,13 +71,19 @@ class Harness:
     """One engine in this process."""
 
     def __init__(self, folder: Path, arithmetic: str, *, num_threads: int = 2, **settings: object) -> None:
-        backend, dtype = arithmetic.split("-")
+        backend, dtype, *quantization = arithmetic.split("-")
         cache = {"num_kv_blocks": 200, "enable_prefix_caching": False}
         scheduler = {"max_num_seqs": 16, "max_num_batched_tokens": 512, "async_scheduling": False}
         for name, value in settings.items():
             (cache if name in ("num_kv_blocks", "enable_prefix_caching") else scheduler)[name] = value  # type: ignore[assignment]
         self.channel = MemoryChannel()
-        model = ModelConfig(model=str(folder), dtype=dtype, load_format="dummy", cpu_threads=num_threads)  # type: ignore[arg-type]
+        model = ModelConfig(
+            model=str(folder),
+            dtype=dtype,  # type: ignore[arg-type]
+            quantization=quantization[0] if quantization else None,  # type: ignore[arg-type]
+            load_format="dummy",
+            cpu_threads=num_threads,
+        )
         config = EngineConfig(
             model=model,
             cache=CacheConfig(**cache),  # type: ignore[arg-type]
@@ -178,7 +184,10 @@ def run_alone(folder: Path, dtype: str, requests: list[Add]) -> dict[tuple[int, 
     return results
 
 
-@pytest.fixture(scope="module", params=["native-bfloat16", "native-float32", "reference-bfloat16", "reference-float32"])
+@pytest.fixture(
+    scope="module",
+    params=["native-bfloat16", "native-bfloat16-int8", "native-float32", "reference-bfloat16", "reference-float32"],
+)
 def reference(request: pytest.FixtureRequest, folder: Path) -> tuple[str, list[Add], dict[tuple[int, int], Result]]:
     """Each request alone, no chunking, no cache, no overlap."""
     requests = make_requests(1)

@@ -1,0 +1,69 @@
+"""Linear layers with int8 weights and inputs (design 7.3).
+
+Products of a group fit in 24 bits, so float32 sums them exactly in whatever order; then groups are scaled and added in
+order, segments in their tree. The bits do not depend on the matrix product's own order.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kernels.reference.linear import add_in_tree, multiply, pad_panel
+
+GROUP_SIZE = 64
+LARGEST = 127.0
+SMALLEST = 1e-30  # a row with nothing larger counts as zeros: the inverse of its scale would not be finite
+
+
+@dataclass(slots=True)
+class Int8Linear:
+    """``groups[segment][group]``: whole numbers as float32 [padded N, padded group]; ``scales`` f32 [N]."""
+
+    groups: tuple[tuple[Tensor, ...], ...]
+    scales: Tensor
+    num_outputs: int
+    num_inputs: int
+    layout_id: str = "ref-int8"
+
+
+def pack_linear(weight: Tensor, segments: int) -> Int8Linear:
+    """Quantize [N, K]. ValueError: another dtype than float32 or bfloat16, or segments that do not divide K."""
+    if weight.dtype not in (torch.float32, torch.bfloat16):
+        raise ValueError(f"a linear weight is float32 or bfloat16, not {weight.dtype}")
+    num_outputs, num_inputs = weight.shape
+    if segments < 1 or num_inputs % segments:
+        raise ValueError(f"{segments} segments do not divide {num_inputs} inputs")
+    values, scales = quantize(weight.to(torch.float32))
+    parts = [torch.split(part, GROUP_SIZE, dim=1) for part in values.chunk(segments, dim=1)]
+    groups = tuple(tuple(pad_panel(group) for group in part) for part in parts)
+    return Int8Linear(groups, scales.squeeze(1), num_outputs, num_inputs)
+
+
+def quantize(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Whole numbers −127 … 127 as float32, and the scale f32 [n, 1] of each row: max|x| / 127, 0 where that is nothing.
+
+    x · (127 / max|x|), rounded to nearest even. A row with NaN or infinity has the scale NaN.
+    """
+    most = rows.abs().amax(dim=1, keepdim=True)
+    inverse = torch.full_like(most, LARGEST).div_(most)
+    is_usable = most.isfinite() & (most > SMALLEST)
+    scales = torch.where(is_usable, most / LARGEST, 0.0).masked_fill_(~most.isfinite(), torch.nan)
+    values = (rows * inverse.masked_fill(~is_usable, 0.0)).nan_to_num_(0.0).round_()
+    return values, scales
+
+
+def linear(x: Tensor, weight: Int8Linear, bias: Tensor | None) -> Tensor:
+    """x [T, K] float32 or bfloat16 → float32 [T, N]."""
+    num_rows = x.shape[0]
+    sums = []
+    for part, panels in zip(x.to(torch.float32).chunk(len(weight.groups), dim=1), weight.groups, strict=True):
+        total: Tensor | None = None
+        for group, panel in zip(torch.split(part, GROUP_SIZE, dim=1), panels, strict=True):
+            values, scales = quantize(group)
+            product = multiply(values, panel)[:num_rows, : weight.num_outputs].mul(scales)
+            total = product if total is None else total.add_(product)
+        assert total is not None
+        sums.append(total)
+    result = add_in_tree(sums).mul(weight.scales)
+    return result if bias is None else result.add_(bias)
