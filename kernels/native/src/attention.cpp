@@ -102,14 +102,14 @@ struct Attention : Work {
       if (values.first >= values.end) continue;
       const int first_unit = values.first / kUnit, end_unit = (values.end + kUnit - 1) / kUnit;
       multiply_keys_of<Format>(count, first_unit, end_unit, s.queries + row, units, next, args.head_size,
-                                          s.softmax->scores);
+                               s.softmax->scores);
       with_number<kTileUnits>(end_unit - first_unit, [&](auto num_units) {
         weigh_rows<typename Format::Weights, Format::kDtype == kInt8, decltype(num_units)::value>(
             *s.softmax, count, seen, first_unit, units, layout.part_bytes, scale, states.largest + row,
             states.totals + 16 * row);
       });
       multiply_values_of<Format>(count, s.softmax->weights, values, s.softmax->decay,
-                                            states.weighted + row_size * row);
+                                 states.weighted + row_size * row);
     }
   }
 
@@ -150,13 +150,9 @@ struct Attention : Work {
     bool is_finite = true;
     for (int64_t head = 0; head < group; head++) {
       const int64_t row = token * group + head;
-      const float* totals = states.totals + 16 * row;
-      float lanes[16];
-      std::memcpy(lanes, totals, sizeof lanes);
-      for (int half = 8; half > 0; half /= 2)
-        for (int i = 0; i < half; i++) lanes[i] += lanes[i + half];
+      const F total = all(tree_sum(load(states.totals + 16 * row)));
       float* weighted = states.weighted + row_size * row;
-      for (int64_t i = 0; i < row_size; i += kWidth) store_f(weighted + i, load_f(weighted + i) / all(lanes[0]));
+      for (int64_t i = 0; i < row_size; i += kWidth) store_f(weighted + i, load_f(weighted + i) / total);
       const int64_t start = (tile.kv_head * group + head) * args.head_size;
       const auto write = [&](auto* out) {
         Vec difference = splat(0.0f);
@@ -229,7 +225,8 @@ struct Attention : Work {
     RowTile* tiles = kept_tiles.data;
     int64_t total = 0;
     for (int64_t i = 0; i < num_tiles; i++) total += cost(tiles[i]);
-    if (total < kAttentionCost || num_threads() == 1) return run_tiles(tiles, num_tiles, 0);
+    if (total < kAttentionCost || num_threads() == 1)
+      return parallel_for(1, [&](int64_t, int thread) { run_tiles(tiles, num_tiles, thread); });
     const int64_t num_pieces = find_pieces(tiles, num_tiles, total, kept_pieces, kept_parts);
     const Piece* pieces = kept_pieces.data;
     parallel_for(num_pieces, [&](int64_t i, int thread) {
@@ -237,8 +234,10 @@ struct Attention : Work {
       if (piece.segment < 0) return run_tiles(tiles + piece.first_tile, piece.num_tiles, thread);
       run_segment(tiles[piece.first_tile], piece.segment, thread);
     });
-    for (int64_t i = 0; i < num_tiles; i++)
-      if (tiles[i].parts != nullptr) merge_segments(tiles[i], 0);
+    parallel_for(1, [&](int64_t, int thread) {
+      for (int64_t i = 0; i < num_tiles; i++)
+        if (tiles[i].parts != nullptr) merge_segments(tiles[i], thread);
+    });
   }
 };
 

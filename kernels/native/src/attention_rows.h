@@ -30,10 +30,6 @@ struct RowStates {
 // What scores are measured from: the largest, or 0 for a row that has seen nothing (-inf - -inf is NaN).
 static inline float finite_base(float largest) { return largest == -INFINITY ? 0.0f : largest; }
 
-static inline void scale_by(float* x, int64_t size, float factor) {
-  for (int64_t i = 0; i < size; i += kWidth) store_f(x + i, load_f(x + i) * all(factor));
-}
-
 // Adds a later segment to `states`; `later` is overwritten.
 static void merge_rows(const RowStates& states, const RowStates& later, int64_t num_rows) {
   for (int64_t r = 0; r < num_rows; r++) {

@@ -13,14 +13,12 @@ namespace octavo {
 constexpr int64_t kWorthSharing = 16384;  // about a cycle each
 constexpr int64_t kTaskCost = 8192;
 
-// body(row) for each row; `row_cost` in cycles.
+// body(row) for each row; `row_cost` in cycles. Also a single task goes through the pool: it sets the rounding mode.
 template <typename Body>
 static inline void for_rows(int64_t num_rows, int64_t row_cost, const Body& body) {
-  if (num_rows < 2 || num_rows * row_cost < kWorthSharing || num_threads() == 1) {
-    for (int64_t row = 0; row < num_rows; row++) body(row);
-    return;
-  }
-  const int64_t rows_per_task = kTaskCost / row_cost + 1;
+  const bool is_shared = num_rows * row_cost >= kWorthSharing && num_threads() > 1;
+  const int64_t rows_per_task = is_shared ? kTaskCost / row_cost + 1 : num_rows;
+  if (num_rows == 0) return;
   parallel_for((num_rows + rows_per_task - 1) / rows_per_task, [&](int64_t task, int) {
     const int64_t end = (task + 1) * rows_per_task < num_rows ? (task + 1) * rows_per_task : num_rows;
     for (int64_t row = task * rows_per_task; row < end; row++) body(row);

@@ -1,0 +1,1 @@
+"""Load against servers over HTTP, and reports about it. Imports nothing of the server."""
