@@ -64,9 +64,11 @@ class EngineProcess:
             sys.executable, "-P", "-m", "engine_core", stdin=asyncio.subprocess.PIPE, start_new_session=True
         )
         assert process.stdin is not None
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has died already: ``wait`` tells
-            process.stdin.write(msgspec.json.encode(config) + b"\n")
-            await process.stdin.drain()
+        # It may have died already, as Ctrl-C ends it before it is in its own session: ``wait`` tells.
+        if not process.stdin.is_closing():
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                process.stdin.write(msgspec.json.encode(config) + b"\n")
+                await process.stdin.drain()
         return cls(process, config)
 
     @property

@@ -57,6 +57,7 @@ def build() -> Path:
         path = folder / LIBRARY_NAME
         if path.is_file():
             return path
+        logger.info("compiling the native kernels for this host, once: about half a minute")
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         work = tempfile.mkdtemp(prefix="build-", dir=folder)
     except OSError as error:

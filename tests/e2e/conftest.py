@@ -1,8 +1,7 @@
 """Servers that the end-to-end tests share. Each is checked for health after every test that used it."""
 
-import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +30,9 @@ def pytest_runtest_makereport(item: Any) -> Iterator[None]:
     report = outcome.get_result()  # type: ignore[attr-defined]
     if report.failed:
         for name, value in getattr(item, "funcargs", {}).items():
-            if isinstance(value, ServerProcess):
-                report.sections.append((f"log of {name}", value.log[-6000:]))
+            for process in value.started if isinstance(value, Starter) else [value]:
+                if isinstance(process, ServerProcess):
+                    report.sections.append((f"log of {name}", process.log[-6000:]))
 
 
 @pytest.fixture(scope="session")
@@ -117,18 +117,23 @@ def client(server: ServerProcess) -> Iterator[openai.OpenAI]:
         yield client
 
 
+class Starter:
+    """Starts servers of a test's own, with the tiny model."""
+
+    def __init__(self, tiny_model: Path, folder: Path) -> None:
+        self._tiny_model, self._folder = tiny_model, folder
+        self.started: list[ServerProcess] = []
+
+    def __call__(self, *arguments: str, **options: Any) -> ServerProcess:
+        folder = self._folder / f"server-{len(self.started)}"
+        self.started.append(ServerProcess(folder, str(self._tiny_model), *TINY, *arguments, **options))
+        return self.started[-1]
+
+
 @pytest.fixture
-def start(tiny_model: Path, tmp_path: Path) -> Iterator[Callable[..., ServerProcess]]:
-    """Starts a server of the test's own; whatever is left of it is killed afterwards."""
-    processes: list[ServerProcess] = []
-    numbers = itertools.count()
-
-    def start_one(*arguments: str, model: Path | str | None = None, **options: Any) -> ServerProcess:
-        folder = tmp_path / f"server-{next(numbers)}"
-        given = arguments if model is not None else (str(tiny_model), *TINY, *arguments)
-        processes.append(ServerProcess(folder, *([str(model)] if model is not None else []), *given, **options))
-        return processes[-1]
-
-    yield start_one
-    for process in processes:
+def start(tiny_model: Path, tmp_path: Path) -> Iterator[Starter]:
+    """``start(*flags)``; whatever is left of the servers is killed afterwards."""
+    starter = Starter(tiny_model, tmp_path)
+    yield starter
+    for process in starter.started:
         process.kill()

@@ -40,10 +40,11 @@ def check_one_error(exchange: Exchange, code: str) -> None:
 
 def test_sigterm_drains(start: Start) -> None:
     """What is short ends well, what is long is told, what is new is refused; queued work counts as running."""
-    server = start("--max-model-len", "8192", "--max-num-seqs", "2", "--shutdown-timeout", "10").wait_ready()
-    alone = post(server, COMP, comp(max_tokens=200, ignore_eos=True, seed=1, temperature=1))["choices"][0]["text"]
+    server = start(*LONG, "--max-num-seqs", "2", "--shutdown-timeout", "3").wait_ready()
+    few = server.tokens_within(1, most=1000)
+    alone = post(server, COMP, comp(max_tokens=few, ignore_eos=True, seed=1, temperature=1))["choices"][0]["text"]
     with nothing_left(server):
-        short = Exchange(server, COMP, long_runner(max_tokens=200, seed=1, temperature=1))
+        short = Exchange(server, COMP, long_runner(max_tokens=few, seed=1, temperature=1))
         long = Exchange(server, COMP, long_runner(max_tokens=MAX_TOKENS))
         short.read_events(1)
         long.read_events(1)
@@ -61,7 +62,7 @@ def test_sigterm_drains(start: Start) -> None:
         assert queued.read_head().status == 200
         check_one_error(long, "shutting_down")
         assert server.wait_exit(30) == 0
-        assert time.monotonic() - asked < 10 + 2 + 1  # the grace, two seconds, and what a busy machine adds
+        assert time.monotonic() - asked < 3 + 2 + 1  # the grace, two seconds, and what a busy machine adds
         for exchange in (short, long, queued, late):
             exchange.close()
     assert "Traceback" not in server.log

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from kernels.native.build import NativeUnavailable
 from kernels.ops import Ops, load
 
 BACKENDS = ["reference", "native"]
@@ -12,7 +13,10 @@ BACKENDS = ["reference", "native"]
 
 @pytest.fixture(scope="session", params=BACKENDS)
 def ops(request: pytest.FixtureRequest) -> Ops:
-    return load(request.param)
+    try:
+        return load(request.param)
+    except NativeUnavailable as error:
+        pytest.skip(f"{request.param} kernels: {error}")
 
 
 @pytest.fixture(autouse=True)

@@ -7,9 +7,12 @@ import stat
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import uvloop
 from octavo_stubs import STUB, is_alive, make_executable, make_model, started, until
 
 from ipc.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
@@ -78,7 +81,11 @@ def test_its_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, orders: dict[s
     assert started(model)["argv"] == ["-P", "-m", "engine_core"]
 
 
-def test_one_that_dies_before_it_has_read_its_configuration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("new_event_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_one_that_dies_before_it_has_read_its_configuration(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, new_event_loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    """At once, or after its standard input was closed: no error but its status."""
     script = tmp_path / "python"
     script.write_text("#!/bin/sh\nexec <&-\nexit 3\n")
     script.chmod(0o755)
@@ -88,7 +95,17 @@ def test_one_that_dies_before_it_has_read_its_configuration(monkeypatch: pytest.
         with SocketDirectory() as directory:
             return await (await EngineProcess.start(config_for(tmp_path, directory))).wait()
 
-    assert asyncio.run(run()) == 3
+    really = asyncio.create_subprocess_exec
+
+    async def already_dead(*arguments: Any, **options: Any) -> asyncio.subprocess.Process:
+        process = await really(*arguments, **options)
+        await process.wait()
+        return process
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        assert runner.run(run()) == 3
+        monkeypatch.setattr(asyncio, "create_subprocess_exec", already_dead)
+        assert runner.run(run()) == 3
 
 
 STARTER = """
