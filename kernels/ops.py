@@ -120,6 +120,10 @@ class Count(IntEnum):
     SAMPLED_ROWS = 2
 
 
+RECORDED_ROWS = 2
+"""Rows of the tensors during a recording: more than one, so that strides mean something."""
+
+
 class Program(Protocol):
     """A recorded step. ``outputs``: what the trace returned, for the most rows; replays write their first rows."""
 

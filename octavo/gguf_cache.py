@@ -114,6 +114,7 @@ def _convert(source: Path, folder: Path, converter: tuple[str, ...]) -> None:
     command = [*converter, str(source), str(folder), "--report-progress"]
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True)
+        atexit.register(process.kill)  # this runs on a thread that a signal does not wait for
         try:
             _show_progress(process, f"converting {source.name}")
             status = process.wait()
@@ -121,6 +122,8 @@ def _convert(source: Path, folder: Path, converter: tuple[str, ...]) -> None:
             process.kill()
             process.wait()
             raise
+        finally:
+            atexit.unregister(process.kill)
         errors.seek(0)
         lines = errors.read().strip().splitlines()
     if status != 0:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from engine_core.models.decoder import DecoderModel
-from kernels.ops import AttentionBatch, Count, KVLayout, Program
+from kernels.ops import RECORDED_ROWS, AttentionBatch, Count, KVLayout, Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,20 +39,22 @@ class GraphRunner:
         self._model, self._caches, self._layout = model, caches, layout
         self._num_eager = 0
         device = caches[0].device
+        # A recording works on RECORDED_ROWS rows, even where no step may have so many.
+        max_rows, max_sampled = max(RECORDED_ROWS, sizes.max_rows), max(RECORDED_ROWS, sizes.max_sequences)
         self._inputs = GraphInputs(
-            input_ids=torch.zeros(sizes.max_rows, dtype=torch.int64, device=device),
+            input_ids=torch.zeros(max_rows, dtype=torch.int64, device=device),
             attention=AttentionBatch(
                 query_start=torch.zeros(sizes.max_sequences + 1, dtype=torch.int32, device=device),
                 block_tables=torch.zeros((sizes.max_sequences, sizes.max_blocks), dtype=torch.int32, device=device),
-                positions=torch.zeros(sizes.max_rows, dtype=torch.int64, device=device),
-                kv_slots=torch.zeros(sizes.max_rows, dtype=torch.int64, device=device),
+                positions=torch.zeros(max_rows, dtype=torch.int64, device=device),
+                kv_slots=torch.zeros(max_rows, dtype=torch.int64, device=device),
             ),
-            sample_indices=torch.zeros(max(2, sizes.max_sequences), dtype=torch.int64, device=device),
+            sample_indices=torch.zeros(max_sampled, dtype=torch.int64, device=device),
         )
         most = {
-            Count.ROWS: max(2, sizes.max_rows),
+            Count.ROWS: max_rows,
             Count.SEQUENCES: sizes.max_sequences,
-            Count.SAMPLED_ROWS: max(2, sizes.max_sequences),
+            Count.SAMPLED_ROWS: max_sampled,
         }
         self._program: Program | None = model.ops.record(self._trace, most)
 

@@ -11,10 +11,7 @@ import torch
 from torch import Tensor
 
 from kernels.native.library import Library
-from kernels.ops import Count, Trace
-
-RECORDED_ROWS = 2
-"""Rows of the tensors during a recording: more than one, so that strides mean something."""
+from kernels.ops import RECORDED_ROWS, Count, Trace
 
 ALIGNMENT = 64
 

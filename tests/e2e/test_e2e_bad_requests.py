@@ -71,7 +71,7 @@ CASES: list[Case] = [
 @pytest.fixture(scope="module")
 def neighbour(main_process: ServerProcess) -> Iterator[Exchange]:
     """A stream that runs while everything here is sent. It must end as if nothing had been."""
-    body = long_runner("A healthy stream", max_tokens=1000, seed=1, temperature=1)
+    body = long_runner("A healthy stream", max_tokens=500, seed=1, temperature=1)
     alone = post(main_process, COMP, {**body, "stream": False})["choices"][0]["text"]
     with Exchange(main_process, COMP, body) as exchange:
         exchange.read_events(3)

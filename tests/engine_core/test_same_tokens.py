@@ -217,6 +217,14 @@ def test_mixed_batches_in_any_chunking(reference: Reference, folder: Path, overl
     assert harness.run() == expected
 
 
+def test_the_smallest_steps(reference: Reference, folder: Path) -> None:
+    """One token a step, one sequence: fewer rows than a recording of a step works on."""
+    dtype, requests, expected = reference
+    harness = Harness(folder, dtype, max_num_batched_tokens=1, max_num_seqs=1)
+    harness.add(requests[0])
+    assert harness.run() == {(100, 0): expected[100, 0]}
+
+
 @pytest.mark.parametrize("overlap", [False, True])
 def test_prefix_hits(reference: Reference, folder: Path, overlap: bool) -> None:
     dtype, requests, expected = reference
