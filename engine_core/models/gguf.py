@@ -120,7 +120,7 @@ def _write_safetensors(
 ) -> None:
     """One tensor after the other, so that a large model needs no large memory.
 
-    Format: https://huggingface.co/docs/safetensors, a length (u64 LE), a JSON header, the bytes.
+    Format (safetensors documentation): a length (u64 LE), a JSON header, the bytes.
     """
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     total = 0
