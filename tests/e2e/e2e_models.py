@@ -9,6 +9,8 @@ from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from kernels.native.build import NativeUnavailable, find_compiler
+
 CONTROL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 CORPUS = (
     "The lighthouse keeper counts the ships that pass before breakfast, and writes their names into a book.",
@@ -21,13 +23,21 @@ TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
+
+
+def sizes() -> dict[str, int]:
+    """A step takes some milliseconds on whatever kernels this machine has: tests catch requests while they run."""
+    try:
+        find_compiler()
+    except NativeUnavailable:
+        return {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+    return {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 24}
+
+
 CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
-    # Large enough that a step takes some milliseconds: tests catch requests while they run.
-    "hidden_size": 256,
-    "intermediate_size": 512,
-    "num_hidden_layers": 24,
+    **sizes(),
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "max_position_embeddings": 262144,
