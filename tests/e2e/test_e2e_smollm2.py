@@ -115,7 +115,8 @@ def test_int8_is_within_two_percent_of_bfloat16(
     bfloat16: ServerProcess, folder: Path, prose: list[int], tmp_path: Path
 ) -> None:
     with ServerProcess(tmp_path, str(folder), "--quantization", "int8", *OPTIONS) as process:
-        assert perplexity(process.wait_ready(), prose) < 1.02 * perplexity(bfloat16, prose)
+        ids = prose[:800]
+        assert perplexity(process.wait_ready(), ids) < 1.02 * perplexity(bfloat16, ids)
         check_answer(process, "Name the capital of France.")
 
 
