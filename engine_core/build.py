@@ -32,7 +32,7 @@ from kernels.native import create as create_native
 from kernels.native.build import NativeUnavailable
 from kernels.native.library import num_allowed_cores
 from kernels.ops import Ops
-from kernels.ops import load as load_reference
+from kernels.ops import load as load_kernels
 
 log = structlog.get_logger("octavo.engine")
 
@@ -138,7 +138,7 @@ def load_ops(num_threads: int | None) -> Ops:
     except NativeUnavailable as error:
         log.warning("no native kernels, so the slower reference kernels run", reason=str(error))
         torch.set_num_threads(num_threads or num_allowed_cores())
-        return load_reference("reference")
+        return load_kernels("reference")
     torch.set_num_threads(1)  # the native kernels have threads of their own
     return ops
 

@@ -4,7 +4,6 @@ Each operation prepares its arguments, then calls the library, or leaves the cal
 """
 
 import ctypes
-from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -163,9 +162,5 @@ class NativeOps:
 def _own(weight: PackedLinear) -> linear.NativeLinear:
     """Raises TypeError for a weight that another backend packed."""
     if not isinstance(weight, linear.NativeLinear):
-        _refuse(weight)
+        raise TypeError(f"a weight packed as {weight.layout_id} is not this backend's")
     return weight
-
-
-def _refuse(weight: PackedLinear) -> NoReturn:
-    raise TypeError(f"a weight packed as {weight.layout_id} is not this backend's")
