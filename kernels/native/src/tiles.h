@@ -26,7 +26,7 @@ struct Ahead {
 };
 
 // How far ahead of itself a lone tile asks, in bytes. The less it computes, the better the hardware does it alone.
-static inline int64_t prefetch_distance(int64_t rows) { return rows <= 2 ? 1024 : rows <= 4 ? 4096 : 12288; }
+static inline int64_t prefetch_distance(int64_t rows) { return rows <= 2 ? 4096 : rows <= 4 ? 4096 : 12288; }
 
 // Of the quantized rows: [group][R] each. A correction is -128 times the sum of the group's quantized inputs, which
 // undoes the 128 added to every weight.

@@ -83,15 +83,19 @@ static inline IntOf<V> is_less(V a, V b) {
   return a < b;
 }
 
-#if !defined(__AVX512F__)
-#if defined(__AVX2__)
+// What a register holds of a Vec. GCC passes wider vectors through memory.
+#if defined(__AVX512F__)
+constexpr int kRegisterBytes = 64;
+#elif defined(__AVX2__)
 constexpr int kRegisterBytes = 32;
 #else
 constexpr int kRegisterBytes = 16;
 #endif
+constexpr int kPartLanes = kRegisterBytes / 4;
+typedef float Part __attribute__((vector_size(kRegisterBytes)));
 
+#if !defined(__AVX512F__)
 static inline IntVec is_less(Vec a, Vec b) {
-  typedef float Part __attribute__((vector_size(kRegisterBytes)));
   constexpr int kParts = static_cast<int>(sizeof(Vec)) / kRegisterBytes;
   Part first[kParts], second[kParts];
   IntOf<Part> result[kParts];
@@ -156,10 +160,12 @@ static inline V log(V x) {
 }
 
 // x / (1 + exp(-x)); the exponential is that of -|x|, which cannot overflow.
-static inline Vec silu(Vec x) {
-  Vec decay = exp_nonpositive(as_float(as_int(x) | INT32_MIN));
-  Vec numerator = select(x < splat(0.0f), decay, splat(1.0f));
-  return x * numerator / (decay + splat(1.0f));
+template <typename V>
+static inline V silu(V x) {
+  const V decay = exp_nonpositive((V)((IntOf<V>)x | INT32_MIN));
+  const IntOf<V> is_negative = is_less(x, V{});
+  const V numerator = (V)((is_negative & (IntOf<V>)decay) | (~is_negative & (IntOf<V>)(V{} + 1.0f)));
+  return x * numerator / (decay + 1.0f);
 }
 
 }  // namespace octavo
