@@ -1,17 +1,18 @@
 # make serve: install what is needed into .venv, and serve the demo model on 127.0.0.1:8000.
 # make test:  the same environment, and every check.
+# make bench: the same environment, and every measurement; ARGS="--quick" for a look, ARGS="--output FILE" for a report.
 
 PYTHON ?= python3
 # Options for pip when it installs torch, e.g. the index of PyTorch's CPU wheels.
 TORCH_ARGS ?=
-# Flags of octavo serve, e.g. ARGS="--port 8123".
+# Flags of octavo serve, e.g. ARGS="--port 8123", or of the benchmarks.
 ARGS ?=
 # What pytest runs, e.g. TESTS=tests/gateway.
 TESTS ?=
 
 BIN := .venv/bin
 
-.PHONY: venv serve test lint clean
+.PHONY: venv serve test bench lint clean
 
 venv:
 	@PYTHON='$(PYTHON)' TORCH_ARGS='$(TORCH_ARGS)' sh scripts/venv.sh
@@ -21,6 +22,9 @@ serve: venv
 
 test: lint
 	$(BIN)/python -m pytest $(TESTS)
+
+bench: venv
+	@exec $(BIN)/python -m benchmarks $(ARGS)
 
 lint: venv
 	$(BIN)/ruff check

@@ -11,10 +11,14 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from loadtest.client import Completion, complete
+from loadtest.figures import percentile, spread
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,48 +32,63 @@ class Workload:
     num_output_tokens: int
     largest_id: int
 
+    def prompt(self, draw: random.Random, num_tokens: int | None = None) -> list[int]:
+        """Random ids, ``num_prompt_tokens`` of them by default."""
+        return [draw.randrange(self.largest_id) for _ in range(num_tokens or self.num_prompt_tokens)]
+
+    def body(self, prompt: list[int], num_output_tokens: int | None = None) -> dict[str, object]:
+        """A request for ``num_output_tokens``, by default the workload's, whatever the model says."""
+        return {
+            "model": self.model,
+            "prompt": prompt,
+            "max_tokens": num_output_tokens or self.num_output_tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Round:
     """One run of the workload on one server."""
 
+    num_tokens: int
     tokens_per_second: float
     first_token: float  # mean, seconds
     gap: float  # median between events, seconds
+    gap_p99: float  # seconds
     client_cpu: float  # seconds of this process
 
 
 async def run_round(url: str, workload: Workload, seed: int, api_key: str | None) -> Round:
     """Raises RuntimeError when a request fails: such a figure would mean nothing."""
     draw = random.Random(seed)
-    prompts = [
-        [draw.randrange(workload.largest_id) for _ in range(workload.num_prompt_tokens)]
-        for _ in range(workload.num_requests)
-    ]
+    prompts = [workload.prompt(draw) for _ in range(workload.num_requests)]
     results: list[Completion] = []
 
     async def client() -> None:
         while prompts:
-            body = {
-                "model": workload.model,
-                "prompt": prompts.pop(),
-                "max_tokens": workload.num_output_tokens,
-                "temperature": 0,
-                "ignore_eos": True,
-            }
-            results.append(await complete(url, body, api_key))
+            results.append(await complete(url, workload.body(prompts.pop()), api_key))
 
     started, cpu = time.perf_counter(), cpu_seconds()
     await asyncio.gather(*(client() for _ in range(workload.concurrency)))
     seconds = time.perf_counter() - started
-    if failed := [result.error for result in results if result.error]:
-        raise RuntimeError(f"{url}: {len(failed)} of {len(results)} requests failed, the first: {failed[0]}")
+    check(url, results)
+    gaps = [gap for result in results for gap in result.gaps]
+    num_tokens = sum(result.num_tokens for result in results)
     return Round(
-        sum(result.num_tokens for result in results) / seconds,
+        num_tokens,
+        num_tokens / seconds,
         statistics.mean(result.first_token for result in results),
-        statistics.median(gap for result in results for gap in result.gaps),
+        statistics.median(gaps),
+        percentile(gaps, 0.99),
         cpu_seconds() - cpu,
     )
+
+
+def check(url: str, results: Sequence[Completion]) -> None:
+    """Raises RuntimeError when a request has failed."""
+    if failed := [result.error for result in results if result.error]:
+        raise RuntimeError(f"{url}: {len(failed)} of {len(results)} requests failed, the first: {failed[0]}")
 
 
 def cpu_seconds() -> float:
@@ -78,10 +97,17 @@ def cpu_seconds() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def spread(values: Sequence[float], scale: float = 1.0, digits: int = 1) -> str:
-    """Median and the range around it."""
-    shown = [f"{value * scale:.{digits}f}" for value in (statistics.median(values), min(values), max(values))]
-    return f"{shown[0]} ({shown[1]} - {shown[2]})"
+async def take_turns(
+    names: Iterable[str], num_rounds: int, run: Callable[[str, int], Awaitable[T]]
+) -> dict[str, list[T]]:
+    """``run(name, number of the round)`` for each name in each round. The first round warms up and is forgotten."""
+    rounds: dict[str, list[T]] = {name: [] for name in names}
+    for number in range(num_rounds + 1):
+        for name, results in rounds.items():
+            result = await run(name, number)
+            if number:
+                results.append(result)
+    return rounds
 
 
 def report(names: Sequence[str], rounds: dict[str, list[Round]], out: Sequence[str]) -> str:
@@ -95,32 +121,45 @@ def report(names: Sequence[str], rounds: dict[str, list[Round]], out: Sequence[s
         lines.append(
             f"| {name} | {spread([r.tokens_per_second for r in own])} | {spread(ratios, digits=2)} "
             f"| {spread([r.first_token for r in own], 1e3)} | {spread(waits, digits=2)} "
-            f"| {spread([r.gap for r in own], 1e3, 2)} | {spread([r.client_cpu for r in own], digits=2)} |"
+            f"| {spread([r.gap for r in own], 1e3, 2)} | {spread([r.gap_p99 for r in own], 1e3, 2)} "
+            f"| {spread([r.client_cpu for r in own], digits=2)} |"
         )
     return "\n".join(lines)
 
 
 HEADER = (
-    "| server | tokens/s | ratio | TTFT ms | ratio | ms between events | client CPU s |",
-    "|---|---|---|---|---|---|---|",
+    "| server | tokens/s | ratio | TTFT ms | ratio | ms between events | p99 ms | client CPU s |",
+    "|---|---|---|---|---|---|---|---|",
 )
 
 
 async def compare(servers: dict[str, str], workload: Workload, num_rounds: int, api_key: str | None) -> str:
     """Warm up, then measure in turns."""
-    rounds: dict[str, list[Round]] = {name: [] for name in servers}
-    for number in range(num_rounds + 1):
-        for name, url in servers.items():
-            result = await run_round(url, workload, number, api_key)
-            if number:  # the first one warms up
-                rounds[name].append(result)
+    rounds = await take_turns(
+        servers, num_rounds, lambda name, number: run_round(servers[name], workload, number, api_key)
+    )
     return report(list(servers), rounds, HEADER)
+
+
+def named(pair: str) -> tuple[str, str]:
+    """``NAME=VALUE`` as (NAME, VALUE). Raises argparse.ArgumentTypeError for anything else."""
+    name, separator, value = pair.partition("=")
+    if not name or not separator:
+        raise argparse.ArgumentTypeError(f"{pair!r} is not NAME=VALUE")
+    return name, value
+
+
+def default_num_requests(concurrency: int) -> int:
+    """Requests of a round: each client sends two, and there are at least four."""
+    return max(4, 2 * concurrency)
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.compare", description=__doc__)
-    parser.add_argument("--server", action="append", required=True, metavar="NAME=URL", help="repeat for each server")
+    parser.add_argument(
+        "--server", action="append", required=True, type=named, metavar="NAME=URL", help="repeat for each server"
+    )
     parser.add_argument("--model", default="smollm2", help="name of the model on every server")
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--requests", type=int, help="a round; default: twice the concurrency, at least 4")
@@ -135,9 +174,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 def main(arguments: Sequence[str]) -> int:
     """Prints a table for each concurrency."""
     options = parse(arguments)
-    servers = dict(pair.split("=", 1) for pair in options.server)
+    servers = dict(options.server)
     for concurrency in options.concurrency:
-        num_requests = options.requests or max(4, 2 * concurrency)
+        num_requests = options.requests or default_num_requests(concurrency)
         sizes = (options.input_len, options.output_len)
         workload = Workload(options.model, concurrency, num_requests, *sizes, options.largest_id)
         table = asyncio.run(compare(servers, workload, options.rounds, options.api_key))

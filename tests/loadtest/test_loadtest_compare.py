@@ -1,5 +1,6 @@
 """The load generator against a server whose every figure is known."""
 
+import argparse
 import asyncio
 import json
 from collections.abc import AsyncIterator
@@ -8,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from loadtest.client import complete
-from loadtest.compare import Workload, compare, spread
+from loadtest.compare import Workload, compare, named, take_turns
 
 
 @asynccontextmanager
@@ -78,5 +79,20 @@ def test_servers_take_turns_at_the_same_prompts() -> None:
     asyncio.run(run())
 
 
-def test_spread() -> None:
-    assert spread([1.0, 3.0, 2.0]) == "2.0 (1.0 - 3.0)"
+def test_the_first_round_warms_up_and_is_forgotten() -> None:
+    asked: list[tuple[str, int]] = []
+
+    async def run(name: str, number: int) -> int:
+        asked.append((name, number))
+        return number
+
+    rounds = asyncio.run(take_turns(["one", "two"], 2, run))
+    assert rounds == {"one": [1, 2], "two": [1, 2]}
+    assert asked == [(name, number) for number in range(3) for name in ("one", "two")]
+
+
+@pytest.mark.parametrize("pair", ["url", "=url", ""])
+def test_a_pair_has_a_name(pair: str) -> None:
+    assert named("one=http://a?b=c") == ("one", "http://a?b=c")
+    with pytest.raises(argparse.ArgumentTypeError, match="is not NAME=VALUE"):
+        named(pair)

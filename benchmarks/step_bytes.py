@@ -1,0 +1,51 @@
+"""How many bytes a decode step must read at least: every weight once, and the KV of its sequences.
+
+Counted from the model's shapes, so that padding or a second look at the same bytes counts against the kernels.
+"""
+
+from dataclasses import dataclass
+
+from engine_core.models.config import ArchitectureConfig
+from ipc.errors import ConfigError
+
+DTYPE_BYTES = {"auto": 2, "bfloat16": 2, "float32": 4}
+SCALE_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class StepBytes:
+    """``weights``: of all linears, the head included. ``kv_token``: of one token's K and V over all layers."""
+
+    weights: int
+    kv_token: int
+
+    @classmethod
+    def of(cls, config: ArchitectureConfig, dtype: str, quantization: str, kv_dtype: str) -> "StepBytes":
+        """``quantization``: none or int8. Raises ConfigError for another, whose bytes are not known here."""
+        if quantization not in ("none", "int8"):
+            raise ConfigError(f"--quantization {quantization}: how many bytes its weights take is not known")
+        linears = linear_shapes(config)
+        num_values = sum(outputs * inputs for outputs, inputs in linears)
+        num_scales = sum(outputs for outputs, _ in linears)
+        weights = num_values + num_scales * SCALE_BYTES if quantization == "int8" else num_values * DTYPE_BYTES[dtype]
+        if kv_dtype == "int8":
+            per_head = config.head_size + SCALE_BYTES
+        else:
+            per_head = config.head_size * DTYPE_BYTES[dtype if kv_dtype == "auto" else kv_dtype]
+        return cls(weights, 2 * config.num_kv_heads * per_head * config.num_layers)
+
+    def of_step(self, batch: int, context: float) -> float:
+        """``context``: tokens before each of the ``batch`` sequences' new ones, on average."""
+        return self.weights + batch * context * self.kv_token
+
+
+def linear_shapes(config: ArchitectureConfig) -> list[tuple[int, int]]:
+    """(outputs, inputs) of every linear that a step runs, the head last."""
+    heads = config.num_heads * config.head_size
+    layer = [
+        (heads + 2 * config.num_kv_heads * config.head_size, config.hidden_size),
+        (config.hidden_size, heads),
+        (2 * config.intermediate_size, config.hidden_size),
+        (config.hidden_size, config.intermediate_size),
+    ]
+    return [*layer * config.num_layers, (config.vocab_size, config.hidden_size)]
