@@ -1,17 +1,17 @@
 """The only wiring of an engine: from its configuration to an ``EngineCore`` that is ready to run."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import structlog
 import torch
 
 from engine_core import registry
+from engine_core.channel import Channel
 from engine_core.core import EngineCore
 from engine_core.device.queue import Device
 from engine_core.executor.uniproc import UniprocExecutor
-from engine_core.io import SocketThread
 from engine_core.kv_cache.manager import KVCacheManager
 from engine_core.models.config import ArchitectureConfig, read_config
 from engine_core.models.decoder import DecoderModel
@@ -21,8 +21,8 @@ from engine_core.numerics import numerics_id
 from engine_core.request_builder import AddReader
 from engine_core.runner.memory import num_kv_blocks
 from engine_core.runner.model_runner import ModelRunner, RunnerSizes
-from engine_core.runner.prefill_rate import measure_prefill_rate
-from engine_core.scheduler.budget import MAX_CPU_BUDGET, budget_for_rate
+from engine_core.runner.step_timing import measure_step_cost
+from engine_core.scheduler.budget import DEFAULT_MAX_TOKENS
 from engine_core.scheduler.policy import Policy
 from engine_core.scheduler.scheduler import Scheduler, SchedulerLimits
 from ipc.config import EngineConfig, ModelConfig
@@ -31,12 +31,13 @@ from ipc.messages import PROTOCOL, Ready
 from kernels.native import create as create_native
 from kernels.native.build import NativeUnavailable
 from kernels.native.library import num_allowed_cores
-from kernels.ops import Ops
+from kernels.ops import KVLayout, Ops
 from kernels.ops import load as load_kernels
 
 log = structlog.get_logger("octavo.engine")
 
 DTYPES = {"auto": torch.bfloat16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+KV_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class Engine:
     build_request: AddReader
 
 
-def build_engine(config: EngineConfig, channel: SocketThread) -> Engine:
+def build_engine(config: EngineConfig, channel: Channel) -> Engine:
     """Load the model and put the engine together. Raises ConfigError, one line, when something cannot work."""
     started = time.monotonic()
     folder = Path(config.model.model)
@@ -57,6 +58,7 @@ def build_engine(config: EngineConfig, channel: SocketThread) -> Engine:
     max_model_len = choose_max_model_len(config.model, architecture)
     overlap, device = make_device(config)
     policy = load_policy(config.scheduler.scheduling_policy)
+    identity = model_digest(folder)
     model = load_model(
         folder,
         architecture,
@@ -67,21 +69,24 @@ def build_engine(config: EngineConfig, channel: SocketThread) -> Engine:
         ops=load_ops(config.model.cpu_threads),
         quantization=config.model.quantization,
         device=device.torch_device,
+        model_digest=identity,
     )
     log.info("model loaded", seconds=round(time.monotonic() - started, 2), model=str(folder))
-    sizes = choose_sizes(config, model, max_model_len, device)
-    runner = ModelRunner(model, sizes, device.torch_device)
-    num_batched = config.scheduler.max_num_batched_tokens
-    if num_batched is None:
-        num_batched = budget_for_rate(measure_prefill_rate(runner, sizes))
-    identity = model_digest(folder)
-    layout_id = model.kv_layout(sizes.block_size).layout_id
+    kv_dtype = model.dtype if config.cache.kv_cache_dtype == "auto" else KV_DTYPES[config.cache.kv_cache_dtype]
+    layout = model.kv_layout(config.cache.block_size, kv_dtype)
+    sizes = choose_sizes(config, model, layout, max_model_len, device)
+    runner = ModelRunner(model, layout, sizes, device)
+    # Whoever says how many tokens a step may hold gets that many, however long they take.
+    step_cost = None
+    if config.scheduler.max_num_batched_tokens is None:
+        step_cost = measure_step_cost(runner, sizes)
+        log.info("steps timed", **{f"{name}_us": round(value * 1e6, 3) for name, value in asdict(step_cost).items()})
     numerics = numerics_id(
         ops_name=model.ops.name,
         isa=model.ops.isa,
         model_digest=identity,
         dtype=str(model.dtype),
-        kv_layout_id=layout_id,
+        kv_layout_id=layout.layout_id,
         settings=f"{config.model.quantization} {config.model.load_format} {config.model.seed} {max_model_len}",
     )
     kv = KVCacheManager(
@@ -90,7 +95,7 @@ def build_engine(config: EngineConfig, channel: SocketThread) -> Engine:
         enable_prefix_caching=config.cache.enable_prefix_caching,
         root=bytes.fromhex(numerics),
     )
-    limits = SchedulerLimits(config.scheduler.max_num_seqs, num_batched, max_model_len)
+    limits = SchedulerLimits(sizes.max_num_seqs, sizes.max_num_batched_tokens, max_model_len, step_cost)
     scheduler = Scheduler(policy, kv, limits, time.monotonic_ns)
     core = EngineCore(
         scheduler,
@@ -113,7 +118,7 @@ def build_engine(config: EngineConfig, channel: SocketThread) -> Engine:
         monotonic_ns=time.monotonic_ns(),
         wall_ns=time.time_ns(),
         max_num_seqs=limits.max_num_seqs,
-        max_num_batched_tokens=num_batched,
+        max_num_batched_tokens=limits.max_num_batched_tokens,
     )
     _log_sizes(ready)
     return Engine(core, runner, ready, AddReader(architecture.vocab_size, kv.extend_hashes))
@@ -162,22 +167,23 @@ def choose_max_model_len(config: ModelConfig, architecture: ArchitectureConfig) 
     return config.max_model_len
 
 
-def choose_sizes(config: EngineConfig, model: DecoderModel, max_model_len: int, device: Device) -> RunnerSizes:
+def choose_sizes(
+    config: EngineConfig, model: DecoderModel, layout: KVLayout, max_model_len: int, device: Device
+) -> RunnerSizes:
     """Blocks and slots. Raises ConfigError when memory is too small."""
-    block_size = config.cache.block_size
-    most = config.scheduler.max_num_seqs * -(-max_model_len // block_size)
+    most = config.scheduler.max_num_seqs * -(-max_model_len // layout.block_size)
     num_blocks = num_kv_blocks(
         config.cache,
-        bytes_per_block=model.kv_layout(block_size).bytes_per_block * model.num_layers,
+        bytes_per_block=layout.bytes_per_block * model.num_layers,
         free_bytes=device.free_memory_bytes(),
         is_gpu=device.torch_device.type != "cpu",
         most=most,
     )
     return RunnerSizes(
         max_num_seqs=config.scheduler.max_num_seqs,
-        max_num_batched_tokens=config.scheduler.max_num_batched_tokens or MAX_CPU_BUDGET,
+        max_num_batched_tokens=config.scheduler.max_num_batched_tokens or DEFAULT_MAX_TOKENS,
         num_blocks=num_blocks,
-        block_size=block_size,
+        block_size=layout.block_size,
         max_model_len=max_model_len,
         num_token_ids=num_token_ids(Path(config.model.model)),
     )

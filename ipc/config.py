@@ -17,7 +17,7 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     model: Annotated[str, Meta(description="Model folder: config.json, safetensors, tokenizer.json.")]
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16"],
-        Meta(description="Arithmetic of the linears and the KV cache; auto: bfloat16."),
+        Meta(description="Arithmetic of the linears, and of the KV cache unless said otherwise; auto: bfloat16."),
     ] = "auto"
     quantization: Annotated[
         Literal["int8"] | None,
@@ -52,6 +52,10 @@ class CacheConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """The KV cache."""
 
     block_size: Annotated[Literal[16, 32, 64, 128], Meta(description="Tokens in one KV block.")] = 16
+    kv_cache_dtype: Annotated[
+        Literal["auto", "float32", "bfloat16", "int8"],
+        Meta(description="Numbers in the KV cache; int8: a scale for each token and KV head; auto: as --dtype."),
+    ] = "auto"
     num_kv_blocks: Annotated[
         int | None, Meta(description="Number of KV blocks; default: from the memory settings below.")
     ] = None
@@ -71,7 +75,10 @@ class SchedulerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     max_num_seqs: Annotated[int, Meta(ge=1, le=65536, description="Most sequences in one step.")] = 128
     max_num_batched_tokens: Annotated[
         int | None,
-        Meta(description="Token budget of a step; default on CPU: what the measured prefill rate does in 250 ms."),
+        Meta(
+            description="Token budget of a step; default: 2048, and of prompts no more than keeps a step within "
+            "2.5 times what its decodes take (250 ms where nobody decodes), by steps timed at start-up."
+        ),
     ] = None
     scheduling_policy: Annotated[str, Meta(description="Order of the waiting requests: fcfs or priority.")] = "fcfs"
     async_scheduling: Annotated[

@@ -6,7 +6,7 @@ H query heads, G KV heads, D head size, B blocks. Every result row depends on th
 bit: not on T, on neighbours, on chunking, on the number of threads.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from importlib import import_module
@@ -15,10 +15,13 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
+SCALE_BYTES = 4
+
 
 @dataclass(frozen=True, slots=True)
 class KVLayout:
-    """How a block's bytes hold keys and values: K then V, each [block_size, G, D] in ``dtype``."""
+    """How a block's bytes hold keys and values: K then V, each [block_size, G, D] in ``dtype``; in int8 every head of
+    a token is followed by its scale, a float32."""
 
     block_size: int
     num_kv_heads: int
@@ -35,7 +38,12 @@ class KVLayout:
     @property
     def bytes_per_block(self) -> int:
         """Bytes of one block of one layer."""
-        return 2 * self.block_size * self.num_kv_heads * self.head_size * self.dtype.itemsize
+        return 2 * self.block_size * self.num_kv_heads * self.bytes_per_head
+
+    @property
+    def bytes_per_head(self) -> int:
+        """Bytes of K, or of V, of one token and head."""
+        return self.head_size * self.dtype.itemsize + (SCALE_BYTES if self.dtype == torch.int8 else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +159,37 @@ class PackedLinear(Protocol):
     layout_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class LinearSpec:
+    """A weight [num_outputs, num_inputs] in ``dtype`` and how it is packed: the parameters of ``Ops.pack_linear``."""
+
+    num_outputs: int
+    num_inputs: int
+    dtype: torch.dtype
+    segments: int = 1
+    is_gated: bool = False
+    quantization: Quantization | None = None
+
+
+class PackedFormat(Protocol):
+    """How a backend's packed weights are kept in a file and come back."""
+
+    version: str  # another one whenever the same weight may be packed into other bytes
+
+    def tensors(self, weight: PackedLinear) -> dict[str, Tensor]:
+        """What the weight is made of, by name. Raises TypeError for another backend's weight."""
+
+    def restore(self, spec: LinearSpec, tensors: Mapping[str, Tensor]) -> PackedLinear:
+        """The weight of those tensors, which it keeps and reads where they lie, each at a multiple of 64 bytes.
+        Raises ValueError or TypeError for tensors that are not those of a weight packed by ``spec``."""
+
+
 class Ops(Protocol):
     """Every operation of a backend."""
 
     name: str
     isa: str  # the code path chosen on this host; part of numerics_id
+    packed_format: PackedFormat | None  # None: packing again costs no more than reading what was packed
 
     def pack_linear(
         self, weight: Tensor, segments: int = 1, *, is_gated: bool = False, quantization: Quantization | None = None

@@ -5,6 +5,7 @@ before anything loads.
 """
 
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,48 @@ def _chat(url: str, api_key: str | None, model: str | None, system: str | None) 
     return chat(url, api_key=api_key, model=model, system=system)
 
 
+def _list_cache() -> int:
+    """Say what is kept, the last used first. In brackets: why `octavo cache prune` would remove it."""
+    from octavo.cache import find_cache, list_entries
+
+    cache = find_cache()
+    entries = list_entries(cache)
+    for entry in entries:
+        used = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.last_used))
+        note = "".join(f"  {text}" for text in (entry.source, f"[{entry.useless}]" if entry.useless else "") if text)
+        name = entry.path.relative_to(cache)
+        print(f"{_mebibytes(entry.num_bytes):>12}  {used}  {entry.kind}  {name}{note}")
+    print(f"{_mebibytes(sum(entry.num_bytes for entry in entries)):>12}  in {cache}")
+    return 0
+
+
+def _prune_cache(everything: bool) -> int:
+    """Remove what this version of octavo would not use: packed weights and kernels of other versions, models whose
+    source is gone, what was never finished. Engines that run are not disturbed.
+    """
+    from octavo.cache import find_cache, prune
+
+    cache, num_bytes = find_cache(), 0
+    for entry in prune(cache, everything=everything):
+        num_bytes += entry.num_bytes
+        reason = f"  [{entry.useless}]" if entry.useless else ""
+        print(f"{_mebibytes(entry.num_bytes):>12}  {entry.kind}  {entry.path.relative_to(cache)}{reason}")
+    print(f"{_mebibytes(num_bytes):>12}  removed from {cache}")
+    return 0
+
+
+def _mebibytes(num_bytes: int) -> str:
+    return f"{num_bytes / 2**20:,.1f} MiB"
+
+
+def _cache_group() -> click.Group:
+    group = click.Group("cache", help="What octavo keeps on the disk to start faster.")
+    everything = click.Option(["--all", "everything"], is_flag=True, help="Everything. Not while a server starts.")
+    group.add_command(click.Command("list", callback=_list_cache, help=_list_cache.__doc__))
+    group.add_command(click.Command("prune", callback=_prune_cache, help=_prune_cache.__doc__, params=[everything]))
+    return group
+
+
 def _command() -> click.Group:
     settings = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
     version = click.version_option(None, "--version", package_name="octavo", message="octavo %(version)s")
@@ -159,6 +202,7 @@ def _command() -> click.Group:
             ],
         )
     )
+    group.add_command(_cache_group())
     versioned: click.Group = version(group)
     return versioned
 

@@ -1,6 +1,7 @@
 """``octavo serve``: binds the port, starts the engine, is the gateway, and ends both in order.
 
 Owns processes and signals. With one gateway it is that gateway: one event loop, one process, and one engine.
+What only the gateway needs is imported while the engine, which takes longer, is starting.
 """
 
 import asyncio
@@ -15,28 +16,30 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import structlog
 import uvloop
 import zmq
 
-from gateway.app import create_app
 from gateway.engine_client import EngineClient
 from gateway.engine_connection import EngineConnection
-from gateway.state import GatewayState
 from ipc.config import EngineConfig
 from ipc.errors import EngineError
 from ipc.messages import Ready, Stats, WaitReason
 from observability.logging import configure
 from observability.metrics import Metrics
-from observability.tracing import Tracing
 from octavo.engine_process import EngineProcess, SocketDirectory, make_engine_config
 from octavo.front import Front, HttpServer, address, bind
 from octavo.model_source import resolve_model
 from octavo.options import ServeConfig
-from octavo.text_parts import TextParts
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+    from gateway.state import GatewayState
+    from octavo.text_parts import TextParts
 
 log = structlog.get_logger("octavo")
 
@@ -95,9 +98,7 @@ class Supervisor:
             self._engine = await EngineProcess.start(self._engine_config(folder))
             self._client.connect(EngineConnection(self._context, self._engine.config.transport, self._client.loop))
             died = asyncio.create_task(self._engine.wait())
-            parts = await self._unless_stopped(in_daemon_thread(lambda: self._load_text(folder)))
-            self._state = self._make_state(parts)
-            self._front.app = create_app(self._state)
+            self._state, self._front.app = await self._unless_stopped(in_daemon_thread(lambda: self._make_app(folder)))
             await first_of(self._ready, died, self._stop, serving)
             if self._ready.done() and not self._stop.done():
                 self._announce()
@@ -137,12 +138,21 @@ class Supervisor:
             log_level=config.gateway.log_level,
         )
 
-    def _load_text(self, folder: Path) -> TextParts:
+    def _make_app(self, folder: Path) -> "tuple[GatewayState, ASGIApp]":
+        """The gateway, which knows the model's text. Raises ConfigError."""
+        from gateway.app import create_app
+        from octavo.text_parts import TextParts
+
         gateway = self._config.gateway
         with_defaults = gateway.generation_config == "auto"
-        return TextParts.load(folder, template_file=gateway.chat_template, with_defaults=with_defaults)
+        parts = TextParts.load(folder, template_file=gateway.chat_template, with_defaults=with_defaults)
+        state = self._make_state(parts)
+        return state, create_app(state)
 
-    def _make_state(self, parts: TextParts) -> GatewayState:
+    def _make_state(self, parts: "TextParts") -> "GatewayState":
+        from gateway.state import GatewayState
+        from observability.tracing import Tracing
+
         return GatewayState(
             config=self._config.gateway,
             model_names=self._model_names(),

@@ -1,16 +1,21 @@
 """The CPU as a device: one compute thread when steps overlap, else the caller's own."""
 
+import math
+import mmap
 import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
 import torch
+from torch import Tensor
 
 __all__ = ["CpuDevice"]
 
 T = TypeVar("T")
+LARGE_PAGE = 2 * 1024**2
 
 
 class CpuDevice:
@@ -29,6 +34,17 @@ class CpuDevice:
         future: Future[T] = Future()
         future.set_result(closure())  # what it raises, it raises here: there is no step in between
         return future
+
+    def empty(self, shape: tuple[int, ...]) -> Tensor:
+        """u8, uninitialized, in large pages where the system has them: fewer address translations for what is read
+        in every step."""
+        num_bytes = math.prod(shape)
+        if num_bytes < LARGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+            return torch.empty(shape, dtype=torch.uint8)
+        memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        with suppress(OSError):  # a kernel built without large pages
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        return torch.frombuffer(memory, dtype=torch.uint8).view(shape)
 
     def free_memory_bytes(self) -> int:
         """What the kernel calls available, within the cgroup's limit."""

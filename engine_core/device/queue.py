@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 import torch
+from torch import Tensor
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -28,6 +29,9 @@ class Device(Protocol):
 
     def launch(self, closure: Callable[[], T]) -> Result[T]:
         """Queue a closure."""
+
+    def empty(self, shape: tuple[int, ...]) -> Tensor:
+        """u8, uninitialized: a KV cache."""
 
     def free_memory_bytes(self) -> int:
         """Memory that may still be taken."""

@@ -1,9 +1,9 @@
-"""Where layers get their tensors: named weights from a checkpoint or made up, packed by the backend.
+"""What layers are made of, by the names of their tensors: read from a checkpoint or made up, fused and packed.
 
-Knows how parts are fused; does not know files.
+Knows how parts are fused and that finished parts may come from elsewhere (``LayerSource``); does not know files.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from engine_core.layers.linear import Linear, LinearPart
-from kernels.ops import Ops, PackedLinear, Quantization
+from kernels.ops import LinearSpec, Ops, PackedLinear, Quantization
 
 
 class Weights(Protocol):
@@ -30,11 +30,50 @@ class Weights(Protocol):
         """
 
 
+class LayerSource(Protocol):
+    """A source of what layers hold. ``rows``: the checkpoint's tensors that lie one below the other, and how many
+    rows each has."""
+
+    def tensor(self, rows: Mapping[str, int], columns: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """[sum of the rows, *columns] in ``dtype``."""
+
+    def linear(self, rows: Mapping[str, int], spec: LinearSpec, shared: Tensor | None = None) -> PackedLinear:
+        """The matrix of those rows, packed. ``shared``: the same matrix, where something else holds it already."""
+
+    def finish(self, ignored: frozenset[str]) -> None:
+        """As in ``Weights``."""
+
+
 @dataclass(frozen=True, slots=True)
-class LayerLoader:
-    """Makes layers of the weights, in the model's ``dtype`` on ``device``."""
+class PackingSource:
+    """Reads ``weights``, fuses them on ``device`` and packs them by ``ops``."""
 
     weights: Weights
+    ops: Ops
+    device: torch.device
+
+    def tensor(self, rows: Mapping[str, int], columns: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Raises ConfigError for a tensor that does not fit."""
+        tensor = torch.empty((sum(rows.values()), *columns), dtype=dtype, device=self.device)
+        for name, part in zip(rows, torch.split(tensor, list(rows.values())), strict=True):
+            self.weights.fill(name, part)
+        return tensor
+
+    def linear(self, rows: Mapping[str, int], spec: LinearSpec, shared: Tensor | None = None) -> PackedLinear:
+        """Raises ConfigError for a tensor that does not fit."""
+        weight = self.tensor(rows, (spec.num_inputs,), spec.dtype) if shared is None else shared
+        return self.ops.pack_linear(weight, spec.segments, is_gated=spec.is_gated, quantization=spec.quantization)
+
+    def finish(self, ignored: frozenset[str]) -> None:
+        """Raises ConfigError for tensors without a place in the model."""
+        self.weights.finish(ignored)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerLoader:
+    """Makes layers of what ``source`` has, in the model's ``dtype`` on ``device``."""
+
+    source: LayerSource
     ops: Ops
     dtype: torch.dtype
     device: torch.device
@@ -42,15 +81,11 @@ class LayerLoader:
 
     def embedding(self, path: str, num_rows: int, num_columns: int) -> Tensor:
         """[num_rows, num_columns] in the model's dtype."""
-        table = torch.empty(num_rows, num_columns, dtype=self.dtype, device=self.device)
-        self.weights.fill(f"{path}.weight", table)
-        return table
+        return self.source.tensor({f"{path}.weight": num_rows}, (num_columns,), self.dtype)
 
     def norm(self, path: str, size: int) -> Tensor:
         """f32 [size]."""
-        weight = torch.empty(size, dtype=torch.float32, device=self.device)
-        self.weights.fill(f"{path}.weight", weight)
-        return weight
+        return self.source.tensor({f"{path}.weight": size}, (), torch.float32)
 
     def linear(
         self,
@@ -60,20 +95,20 @@ class LayerLoader:
         has_bias: bool = False,
         segments: int = 1,
         is_gated: bool = False,
+        shared: Tensor | None = None,
     ) -> Linear:
-        """The parts fused along their rows and packed; ``segments`` and ``is_gated`` as in ``Ops.pack_linear``."""
-        num_rows = sum(part.num_rows for part in parts)
-        weight = torch.empty(num_rows, num_inputs, dtype=self.dtype, device=self.device)
-        bias = torch.empty(num_rows, dtype=torch.float32, device=self.device) if has_bias else None
-        start = 0
-        for part in parts:
-            end = start + part.num_rows
-            self.weights.fill(f"{part.path}.weight", weight[start:end])
-            if bias is not None:
-                self.weights.fill(f"{part.path}.bias", bias[start:end])
-            start = end
-        return Linear(tuple(parts), self.pack(weight, segments, is_gated=is_gated), bias, self.ops)
+        """The parts fused along their rows and packed; ``segments`` and ``is_gated`` as in ``Ops.pack_linear``.
 
-    def pack(self, weight: Tensor, segments: int = 1, *, is_gated: bool = False) -> PackedLinear:
-        """A matrix [N, K] in the backend's layout, quantized if the model is."""
-        return self.ops.pack_linear(weight, segments, is_gated=is_gated, quantization=self.quantization)
+        ``shared``: a tensor of another layer, in the model's dtype, that is this one's matrix too.
+        """
+        rows = {f"{part.path}.weight": part.num_rows for part in parts}
+        num_rows = sum(rows.values())
+        spec = LinearSpec(num_rows, num_inputs, self.dtype, segments, is_gated, self.quantization)
+        weight = self.source.linear(rows, spec, shared)
+        biases = {f"{part.path}.bias": part.num_rows for part in parts}
+        bias = self.source.tensor(biases, (), torch.float32) if has_bias else None
+        return Linear(tuple(parts), weight, bias, self.ops)
+
+    def finish(self, ignored: frozenset[str] = frozenset()) -> None:
+        """All is loaded. Raises ConfigError if tensors other than ``ignored`` are left."""
+        self.source.finish(ignored)

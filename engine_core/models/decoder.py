@@ -69,13 +69,11 @@ class DecoderModel:
         embedding = loader.embedding("model.embed_tokens", config.vocab_size, config.hidden_size)
         layers = [DecoderLayer.load(loader, config, index, rotary_table) for index in range(config.num_layers)]
         norm = loader.norm("model.norm", config.hidden_size)
+        is_tied = config.tie_word_embeddings
         head = (LinearPart("lm_head", config.vocab_size),)
-        if config.tie_word_embeddings:
-            lm_head = Linear(head, loader.pack(embedding), None, loader.ops)
-        else:
-            lm_head = loader.linear(head, config.hidden_size)
+        lm_head = loader.linear(head, config.hidden_size, shared=embedding if is_tied else None)
         # What config.json says decides: a tied head that some checkpoints carry besides is not read.
-        loader.weights.finish(frozenset({"lm_head.weight"} if config.tie_word_embeddings else ()))
+        loader.finish(frozenset({"lm_head.weight"} if is_tied else ()))
         return cls(config, embedding, tuple(layers), norm, lm_head, loader.dtype, loader.ops)
 
     @property
@@ -83,9 +81,9 @@ class DecoderModel:
         """Also the number of KV caches that ``forward`` takes."""
         return len(self.layers)
 
-    def kv_layout(self, block_size: int) -> KVLayout:
-        """The layout of every layer's blocks; ``block_size`` in tokens."""
-        return self.ops.kv_layout(block_size, self.config.num_kv_heads, self.config.head_size, self.dtype)
+    def kv_layout(self, block_size: int, dtype: torch.dtype) -> KVLayout:
+        """The layout of every layer's blocks; ``block_size`` in tokens, ``dtype`` of what is kept."""
+        return self.ops.kv_layout(block_size, self.config.num_kv_heads, self.config.head_size, dtype)
 
     def forward(
         self, input_ids: Tensor, positions: Tensor, caches: Sequence[Tensor], layout: KVLayout, batch: AttentionBatch

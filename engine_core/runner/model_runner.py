@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from engine_core.device.queue import Device
 from engine_core.models.decoder import DecoderModel
 from engine_core.runner.forward_batch import ForwardBatch, PromptLogprobRows
 from engine_core.runner.graph_runner import GraphInputs, GraphRunner, GraphSizes
@@ -18,7 +19,7 @@ from engine_core.runner.slot_state import SlotState
 from engine_core.step import ModelRunnerOutput, SchedulerOutput, SequenceOutput
 from ipc.codec import join_logprobs
 from ipc.messages import TokenLogprobs
-from kernels.ops import AttentionBatch, Logprobs, Samples
+from kernels.ops import AttentionBatch, KVLayout, Logprobs, Samples
 
 PROMPT_LOGPROB_ROWS = 64  # logits of a long prompt never exist all at once
 
@@ -28,7 +29,7 @@ class RunnerSizes:
     """How many of what the runner holds."""
 
     max_num_seqs: int
-    max_num_batched_tokens: int  # an upper bound if it is yet to be measured
+    max_num_batched_tokens: int
     num_blocks: int
     block_size: int
     max_model_len: int
@@ -51,18 +52,15 @@ class ForwardResult:
 class ModelRunner:
     """The model, its KV cache and its slots on one device."""
 
-    def __init__(self, model: DecoderModel, sizes: RunnerSizes, device: torch.device) -> None:
+    def __init__(self, model: DecoderModel, layout: KVLayout, sizes: RunnerSizes, device: Device) -> None:
         self._model, self._ops = model, model.ops
-        self._layout = model.kv_layout(sizes.block_size)
-        self._caches = [
-            torch.empty((sizes.num_blocks, self._layout.bytes_per_block), dtype=torch.uint8, device=device)
-            for _ in range(model.num_layers)
-        ]
-        self._slots = SlotState(sizes.num_slots, sizes.max_model_len, sizes.block_size, device)
-        self._builder = InputBuilder(sizes.num_slots, sizes.num_token_ids, sizes.block_size, device)
+        caches = device.empty((model.num_layers, sizes.num_blocks, layout.bytes_per_block))
+        self._caches = list(caches.unbind())
+        self._slots = SlotState(sizes.num_slots, sizes.max_model_len, layout.block_size, device.torch_device)
+        self._builder = InputBuilder(sizes.num_slots, sizes.num_token_ids, layout.block_size, device.torch_device)
         self._vocab_size = model.config.vocab_size
         graph_sizes = GraphSizes(sizes.max_num_batched_tokens, sizes.max_num_seqs, self._slots.block_tables.shape[1])
-        self._graph = GraphRunner(model, self._caches, self._layout, graph_sizes)
+        self._graph = GraphRunner(model, self._caches, layout, graph_sizes)
 
     @property
     def num_layers_done(self) -> int:

@@ -1,29 +1,80 @@
-"""The token budget of a step."""
+"""The token budget of a step: at most so many rows, and no more of a prompt than the step's time allows.
 
-MIN_CPU_BUDGET, MAX_CPU_BUDGET = 128, 2048
-TARGET_STEP_SECONDS = 0.25
+A prompt is computed in chunks beside sequences that decode, and a long chunk makes all of them wait.
+"""
 
+from bisect import bisect_right
 
-def budget_for_rate(tokens_per_second: float) -> int:
-    """What a prefill rate does in 250 ms, within 128 … 2,048, in multiples of 16."""
-    tokens = int(tokens_per_second * TARGET_STEP_SECONDS) // 16 * 16
-    return max(MIN_CPU_BUDGET, min(MAX_CPU_BUDGET, tokens))
+from engine_core.step_cost import StepCost, context_tokens
+
+DEFAULT_MAX_TOKENS = 2048
+TARGET_SECONDS = 0.25  # of a step in which nobody decodes
+MAX_STALL = 2.5  # a step with chunks may take this many times what its decodes alone take
+MIN_CHUNK = 16  # tokens: below it a step computes little beside what it costs anyway
 
 
 class TokenBudget:
-    """The tokens that one step may still compute."""
+    """What one step may still compute. Without a ``cost`` only the number of tokens counts."""
 
-    __slots__ = ("left",)
+    __slots__ = ("left", "_chunks", "_context", "_cost", "_decode_context", "_decodes", "_rows")
 
-    def __init__(self, num_tokens: int) -> None:
+    def __init__(self, num_tokens: int, cost: StepCost | None = None) -> None:
         self.left = num_tokens
+        self._cost = cost
+        self._rows = self._context = self._chunks = 0  # chunks: sequences with more than one token
+        self._decodes = self._decode_context = 0
 
-    def spend(self, num_tokens: int) -> None:
-        """Raises ValueError when there is not that much left."""
+    @property
+    def is_spent(self) -> bool:
+        """No chunk, not even the shortest, may be added."""
+        return not self.left or (self._chunks > 0 and not self._has_time_for(MIN_CHUNK, 0))
+
+    def fit(self, num_tokens: int, start: int) -> int:
+        """How many of a sequence's next ``num_tokens`` tokens, the first at ``start``, the step has room for.
+
+        One token always has time, and the first chunk at least ``MIN_CHUNK``: whatever has a slot moves on.
+        """
+        most = min(num_tokens, self.left)
+        if most <= 1 or self._has_time_for(most, start):
+            return most
+        if self._chunks and not self._has_time_for(MIN_CHUNK, start):
+            return 0
+        sizes = range(1, most + 1)
+        fitting = bisect_right(sizes, 0, key=lambda size: int(not self._has_time_for(size, start)))
+        return min(most, max(fitting, MIN_CHUNK))
+
+    def spend(self, num_tokens: int, start: int = 0) -> None:
+        """Raises ValueError when there are not that many left."""
         if not 1 <= num_tokens <= self.left:
             raise ValueError(f"cannot spend {num_tokens} of {self.left} tokens")
-        self.left -= num_tokens
+        self._count(num_tokens, start, 1)
 
-    def refund(self, num_tokens: int) -> None:
+    def refund(self, num_tokens: int, start: int = 0) -> None:
         """A sequence was taken out of the step."""
-        self.left += num_tokens
+        self._count(num_tokens, start, -1)
+
+    def _count(self, num_tokens: int, start: int, sign: int) -> None:
+        self.left -= sign * num_tokens
+        self._rows += sign * num_tokens
+        self._context += sign * context_tokens(start, num_tokens)
+        if num_tokens == 1:
+            self._decodes += sign
+            self._decode_context += sign * (start + 1)
+        else:
+            self._chunks += sign
+
+    def _has_time_for(self, num_tokens: int, start: int) -> bool:
+        if self._cost is None:
+            return True
+        seconds = self._cost.seconds(
+            self._rows + num_tokens,
+            self._decodes + self._chunks + 1,
+            self._context + context_tokens(start, num_tokens),
+        )
+        return seconds <= self._limit(self._cost)
+
+    def _limit(self, cost: StepCost) -> float:
+        """Seconds that the step may take once it has chunks."""
+        if self._decodes:
+            return MAX_STALL * cost.seconds(self._decodes, self._decodes, self._decode_context)
+        return max(TARGET_SECONDS, MAX_STALL * cost.seconds(1, 1, 1))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from engine_core.kv_cache.block import Block
 from engine_core.kv_cache.manager import KVCacheManager
+from engine_core.scheduler.budget import TokenBudget
 from engine_core.scheduler.forks import Forks
 from engine_core.scheduler.outputs import Reply, make_failure, make_output
 from engine_core.scheduler.policy import Policy
@@ -16,6 +17,7 @@ from engine_core.scheduler.step_builder import StepBuilder
 from engine_core.scheduler.stopping import finish_reason, output_limit, stop_token_id
 from engine_core.sequence import Request, Sequence, SequenceStatus
 from engine_core.step import ModelRunnerOutput, ScheduledSequence, SchedulerOutput, SequenceOutput
+from engine_core.step_cost import StepCost
 from ipc.messages import EventKind, FinishReason, WaitReason
 
 
@@ -44,11 +46,12 @@ class SchedulerCounters:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerLimits:
-    """What a step and a sequence may hold."""
+    """What a step and a sequence may hold. ``step_cost``: bounds a step's time beside its tokens."""
 
     max_num_seqs: int
     max_num_batched_tokens: int
     max_model_len: int
+    step_cost: StepCost | None = None
 
 
 class Scheduler:
@@ -144,7 +147,8 @@ class Scheduler:
     def schedule(self, *, is_step_pending: bool) -> StepPlan | None:
         """The next step, or None if nothing can run. Raises NeedsCommit instead of preempting while a step is
         pending; blocks that sequences were given until then stay theirs."""
-        step = StepBuilder(self.limits.max_num_batched_tokens, self.limits.max_model_len)
+        budget = TokenBudget(self.limits.max_num_batched_tokens, self.limits.step_cost)
+        step = StepBuilder(budget, self.limits.max_model_len)
         num_preemptions = self.counters.preemptions
         self._schedule_running(step, is_step_pending)
         if self.counters.preemptions == num_preemptions:
@@ -187,7 +191,7 @@ class Scheduler:
         for seq in list(self.running):
             if seq.status is not SequenceStatus.RUNNING:  # preempted by one before it in this loop
                 continue
-            num_tokens = min(seq.num_uncomputed_tokens, step.budget.left)
+            num_tokens = step.budget.fit(seq.num_uncomputed_tokens, seq.num_computed_tokens)
             if num_tokens == 0 or self._has_enough_on_the_way(seq):
                 continue
             while not self.kv.allocate(seq.block_table, seq.num_computed_tokens + num_tokens):
@@ -210,7 +214,7 @@ class Scheduler:
 
     def _admit_waiting(self, step: StepBuilder, is_step_pending: bool) -> None:
         while (seq := self.policy.peek()) is not None:
-            if not step.budget.left:
+            if step.budget.is_spent:
                 reason = WaitReason.TOKEN_BUDGET
             elif len(self.running) >= self.limits.max_num_seqs:
                 reason = WaitReason.SEQUENCE_SLOTS
@@ -266,7 +270,7 @@ class Scheduler:
             self._forks.begin(seq)
             seq.was_admitted = True
         step.bind(seq)
-        step.schedule(seq, min(seq.num_uncomputed_tokens, step.budget.left))
+        step.schedule(seq, step.budget.fit(seq.num_uncomputed_tokens, num_known) or 1)
         if seq is seq.request.sequences[0] and num_known >= seq.num_prompt_tokens:
             self._release_forks(seq.request, is_computed=True)  # no commit will find the prompt done
 

@@ -12,8 +12,8 @@ from engine_core.step import BlockTableUpdate, ScheduledSequence, SchedulerOutpu
 class StepBuilder:
     """The entries of a step in order, within a budget."""
 
-    def __init__(self, num_tokens: int, max_model_len: int) -> None:
-        self.budget = TokenBudget(num_tokens)
+    def __init__(self, budget: TokenBudget, max_model_len: int) -> None:
+        self.budget = budget
         self.entries: dict[Sequence, ScheduledSequence] = {}
         self.copies: list[tuple[int, int]] = []
         self._bound: list[Sequence] = []
@@ -29,7 +29,7 @@ class StepBuilder:
         num_output = seq.num_output_tokens + seq.num_pending
         is_up_to_date = end == seq.num_tokens
         params = seq.request.params
-        self.budget.spend(num_tokens)
+        self.budget.spend(num_tokens, seq.num_computed_tokens)
         self.entries[seq] = ScheduledSequence(
             slot=seq.slot,
             start=seq.num_computed_tokens,
@@ -44,7 +44,7 @@ class StepBuilder:
         """Take a preempted sequence out again."""
         entry = self.entries.pop(seq, None)
         if entry is not None:
-            self.budget.refund(entry.num_tokens)
+            self.budget.refund(entry.num_tokens, entry.start)
 
     def build(self, step: int) -> SchedulerOutput:
         """The step. Sequences count as told about all blocks of their tables from here on."""

@@ -94,12 +94,12 @@ def cache_folder() -> Path:
 
 
 def build_digest(compiler: str) -> str:
-    """What the library depends on, as 32 hex digits: sources, flags, compiler and machine."""
+    """What the library depends on, in hex digits: 12 of the sources; 20 of those, the flags, compiler and machine."""
     version = run_compiler([compiler, "--version"])
     machine = (sys.platform, platform.machine(), platform.libc_ver())
-    return hashlib.sha256(repr((sources_digest(), FLAGS, ISA_FLAGS, compiler, version, machine)).encode()).hexdigest()[
-        :32
-    ]
+    sources = sources_digest()
+    digest = hashlib.sha256(repr((sources, FLAGS, ISA_FLAGS, compiler, version, machine)).encode()).hexdigest()
+    return f"{sources[:12]}-{digest[:20]}"
 
 
 def compile_library(compiler: str, folder: Path) -> Path:

@@ -5,6 +5,7 @@ addresses only: the tensors must stay alive until the call is done.
 """
 
 import ctypes
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Literal
@@ -15,6 +16,7 @@ from torch import Tensor
 from kernels.native.layers import DTYPES, FLOAT_DTYPES, Empty, check_column, check_dtype, check_rows
 from kernels.native.library import Library
 from kernels.native.program import Rows
+from kernels.ops import LinearSpec, PackedLinear
 
 PANEL_LANES = 32
 PANEL_STEP_BYTES = 128
@@ -169,6 +171,37 @@ def pack_linear(
     )
     library.call("octavo_pack_linear", args)
     return NativeLinear(layout, data, scales)
+
+
+def own(weight: PackedLinear) -> NativeLinear:
+    """Raises TypeError for a weight that another backend packed."""
+    if not isinstance(weight, NativeLinear):
+        raise TypeError(f"a weight packed as {weight.layout_id} is not this backend's")
+    return weight
+
+
+class NativeFormat:
+    """``kernels.ops.PackedFormat``. ``version`` is that of all the sources, so that no change of the packing is missed;
+    the layout is the same for every instruction set."""
+
+    def __init__(self, version: str) -> None:
+        self.version = version
+
+    def tensors(self, weight: PackedLinear) -> dict[str, Tensor]:
+        """``data``, and int8's ``channel_scales``."""
+        native = own(weight)
+        scales = native.channel_scales
+        return {"data": native.data} if scales is None else {"data": native.data, "channel_scales": scales}
+
+    def restore(self, spec: LinearSpec, tensors: Mapping[str, Tensor]) -> NativeLinear:
+        """The reverse; groups of inputs are as ``pack_linear`` has them by default."""
+        is_int8 = spec.quantization == "int8"
+        names = {"data", "channel_scales"} if is_int8 else {"data"}
+        if tensors.keys() != names:
+            raise ValueError(f"a packed weight has the tensors {sorted(names)}, not {sorted(tensors)}")
+        dtype, groups = (torch.int8, DEFAULT_GROUP_SIZE) if is_int8 else (spec.dtype, 0)
+        layout = LinearLayout(spec.num_outputs, spec.num_inputs, dtype, spec.segments, groups, spec.is_gated)
+        return NativeLinear(layout, tensors["data"], tensors.get("channel_scales"))
 
 
 def prepare_linear(

@@ -16,6 +16,7 @@ from kernels.ops import (
     Count,
     KVLayout,
     Logprobs,
+    PackedFormat,
     PackedLinear,
     Program,
     Quantization,
@@ -37,6 +38,7 @@ class NativeOps:
 
     def __init__(self, library: Library) -> None:
         self.isa = f"{library.isa}-{library.version}"
+        self.packed_format: PackedFormat | None = linear.NativeFormat(library.version)
         self._library = library
         self._recording: Recording | None = None
 
@@ -46,17 +48,17 @@ class NativeOps:
         return linear.pack_linear(self._library, weight, segments, is_gated=is_gated, dtype=quantization or "same")
 
     def linear(self, x: Tensor, weight: PackedLinear, bias: Tensor | None = None) -> Tensor:
-        out, args = linear.prepare_linear(x, _own(weight), bias, None, self._empty)
+        out, args = linear.prepare_linear(x, linear.own(weight), bias, None, self._empty)
         self._call("octavo_linear", args, x, weight, bias)
         return out
 
     def linear_add(self, x: Tensor, weight: PackedLinear, bias: Tensor | None, residual: Tensor) -> Tensor:
-        out, args = linear.prepare_linear(x, _own(weight), bias, residual, self._empty)
+        out, args = linear.prepare_linear(x, linear.own(weight), bias, residual, self._empty)
         self._call("octavo_linear", args, x, weight, bias, residual)
         return out
 
     def gated_linear(self, x: Tensor, weight: PackedLinear, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-        out, args = linear.prepare_gated_linear(x, _own(weight), bias, dtype, self._empty)
+        out, args = linear.prepare_gated_linear(x, linear.own(weight), bias, dtype, self._empty)
         self._call("octavo_linear", args, x, weight, bias)
         return out
 
@@ -157,10 +159,3 @@ class NativeOps:
             self._library.call(name, args)
         else:
             self._recording.add(name, args, *operands)
-
-
-def _own(weight: PackedLinear) -> linear.NativeLinear:
-    """Raises TypeError for a weight that another backend packed."""
-    if not isinstance(weight, linear.NativeLinear):
-        raise TypeError(f"a weight packed as {weight.layout_id} is not this backend's")
-    return weight

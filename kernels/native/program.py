@@ -5,6 +5,7 @@ each output gets its place in one arena, sized for the most rows, shared where l
 """
 
 import ctypes
+from bisect import bisect_right
 from dataclasses import dataclass, field
 
 import torch
@@ -56,9 +57,21 @@ class _Buffer:
     last: int
     offset: int = -1
 
-    def contains(self, address: int) -> bool:
-        start = self.tensor.data_ptr()
-        return start <= address < start + self.row_bytes * RECORDED_ROWS
+
+class _Buffers:
+    """The buffers of a recording by their addresses: there are thousands of questions about hundreds."""
+
+    def __init__(self, buffers: list[_Buffer]) -> None:
+        self._buffers = sorted(buffers, key=lambda buffer: buffer.tensor.data_ptr())
+        self._starts = [buffer.tensor.data_ptr() for buffer in self._buffers]
+
+    def at(self, address: int) -> _Buffer | None:
+        """The one that ``address`` lies in."""
+        index = bisect_right(self._starts, address) - 1
+        if index < 0:
+            return None
+        buffer = self._buffers[index]
+        return buffer if address < self._starts[index] + buffer.row_bytes * RECORDED_ROWS else None
 
 
 @dataclass(slots=True)
@@ -105,15 +118,16 @@ class NativeProgram:
         library: Library,
     ) -> None:
         self._run, self._recording = library.run, recording
-        self._find_lifetimes(recording, outputs)
+        buffers = _Buffers(recording.buffers)
+        self._find_lifetimes(recording, outputs, buffers)
         size = _place(recording.buffers, most)
         self._arena = torch.empty(size + ALIGNMENT, dtype=torch.uint8)
         base = -(-self._arena.data_ptr() // ALIGNMENT) * ALIGNMENT
         patches = []
         for _, args, count in recording.calls:
-            _move_pointers(args, recording.buffers, base)
+            _move_pointers(args, buffers, base)
             patches += _count_patches(args, count)
-        self.outputs = tuple(self._output(output, recording.buffers, most, base) for output in outputs)
+        self.outputs = tuple(self._output(output, buffers, most, base) for output in outputs)
         self._instructions = (_Instruction * len(recording.calls))(
             *(_Instruction(library.address(name), ctypes.addressof(args)) for name, args, _ in recording.calls)
         )
@@ -144,20 +158,20 @@ class NativeProgram:
         self._run(ctypes.byref(self._struct), self._values)
 
     @staticmethod
-    def _find_lifetimes(recording: Recording, outputs: tuple[Tensor, ...]) -> None:
+    def _find_lifetimes(recording: Recording, outputs: tuple[Tensor, ...], buffers: _Buffers) -> None:
         for index, (_, args, _) in enumerate(recording.calls):
             for address in _pointers(args):
-                for buffer in recording.buffers:
-                    if buffer.contains(address):
-                        buffer.last = max(buffer.last, index)
+                if (buffer := buffers.at(address)) is not None:
+                    buffer.last = max(buffer.last, index)
         for output in outputs:
-            for buffer in recording.buffers:
-                if buffer.contains(output.data_ptr()):
-                    buffer.last = len(recording.calls)
+            if (buffer := buffers.at(output.data_ptr())) is not None:
+                buffer.last = len(recording.calls)
 
-    def _output(self, output: Tensor, buffers: list[_Buffer], most: dict[Count, int], base: int) -> Tensor:
-        """The output's place in the arena, for the most rows."""
-        buffer = next(buffer for buffer in buffers if buffer.contains(output.data_ptr()))
+    def _output(self, output: Tensor, buffers: _Buffers, most: dict[Count, int], base: int) -> Tensor:
+        """The output's place in the arena, for the most rows. Raises ValueError for one that was not recorded."""
+        buffer = buffers.at(output.data_ptr())
+        if buffer is None:
+            raise ValueError("an output of a recording must be one of its operations'")
         start = base - self._arena.data_ptr() + buffer.offset
         part = self._arena[start : start + buffer.row_bytes * most[buffer.count]]
         return part.view(output.dtype).view(most[buffer.count], *output.shape[1:])
@@ -197,11 +211,11 @@ def _pointers(args: ctypes.Structure) -> list[int]:
     return found
 
 
-def _move_pointers(args: ctypes.Structure, buffers: list[_Buffer], base: int) -> None:
+def _move_pointers(args: ctypes.Structure, buffers: _Buffers, base: int) -> None:
     for name, kind, *_ in args._fields_:
         value = getattr(args, name)
         address = (value.data if kind is Rows else value if kind is ctypes.c_void_p else None) or 0
-        buffer = next((buffer for buffer in buffers if buffer.contains(address)), None)
+        buffer = buffers.at(address)
         if buffer is None:
             continue
         moved = base + buffer.offset + address - buffer.tensor.data_ptr()

@@ -14,7 +14,7 @@ from torch import Tensor
 from kernels.ops import AttentionBatch, KVLayout
 from kernels.reference.elementwise import exp_nonpositive, tree_sum
 from kernels.reference.linear import LANES, ROWS, round_up
-from kernels.reference.memory import view_blocks
+from kernels.reference.memory import decode_heads, view_blocks
 from kernels.reference.row_tiles import TILE, RowTiles, group_rows
 
 SEGMENT = 1024
@@ -79,7 +79,7 @@ def paged_attention(
         return result
     queries = q.new_zeros(len(tiles.last), num_kv_heads, ROWS, round_up(head_size, LANES), dtype=torch.float32)
     queries[:, :, : tiles.num_rows, :head_size] = grouped[tiles.tokens, tiles.heads].transpose(1, 2)
-    state = attend(queries, view_blocks(cache, layout), batch, tiles, scale, window)
+    state = attend(queries, cache, layout, batch, tiles, scale, window)
     # A skipped tile leaves −0 where a visited one leaves +0; adding 0 makes both +0.
     output = state.weighted.div_(state.total).add_(0.0)[..., :head_size].transpose(1, 2)
     is_real = tiles.positions >= 0
@@ -89,7 +89,13 @@ def paged_attention(
 
 
 def attend(
-    queries: Tensor, blocks: Tensor, batch: AttentionBatch, tiles: RowTiles, scale: float, window: int | None
+    queries: Tensor,
+    cache: Tensor,
+    layout: KVLayout,
+    batch: AttentionBatch,
+    tiles: RowTiles,
+    scale: float,
+    window: int | None,
 ) -> OnlineSoftmax:
     """Visit the KV tiles in order. Row tiles are sorted so that those still active are the first ones."""
     like = queries[:, :, : tiles.num_rows]
@@ -99,7 +105,7 @@ def attend(
             state.merge(segment)
             segment = OnlineSoftmax.empty(like)
         count = tiles.count_active(tile)
-        keys, values = gather_tile(blocks, batch.block_tables, tiles, tile, count, queries.shape[-1])
+        keys, values = gather_tile(cache, layout, batch.block_tables, tiles, tile, count, queries.shape[-1])
         kv_positions = torch.arange(tile * TILE, (tile + 1) * TILE, device=queries.device)
         positions = tiles.positions[:count, None, :, None]
         is_visible = kv_positions <= positions
@@ -143,27 +149,34 @@ def multiply(first: Tensor, second: Tensor) -> Tensor:
 
 
 def gather_tile(
-    blocks: Tensor, block_tables: Tensor, tiles: RowTiles, tile: int, count: int, padded_size: int
+    cache: Tensor,
+    layout: KVLayout,
+    block_tables: Tensor,
+    tiles: RowTiles,
+    tile: int,
+    count: int,
+    padded_size: int,
 ) -> tuple[Tensor, Tensor]:
     """Keys and values of one KV tile for the first ``count`` row tiles, float32 [count, G, 64, padded D] each.
 
     Table entries that no row of the sequence sees are not followed: they may name any block, or none.
     """
-    _, _, block_size, num_kv_heads, head_size = blocks.shape
+    block_size, num_kv_heads, head_size = layout.block_size, layout.num_kv_heads, layout.head_size
     unit = math.gcd(block_size, TILE)
     sequences = tiles.sequences[:count]
     inverse = None
     if count > len(block_tables):  # gather once what several row tiles read
         sequences, inverse = torch.unique(sequences, return_inverse=True)
-    starts = torch.arange(tile * TILE, (tile + 1) * TILE, unit, device=blocks.device)
+    starts = torch.arange(tile * TILE, (tile + 1) * TILE, unit, device=cache.device)
     is_needed = (starts <= tiles.last_seen[sequences, None]) & (starts + unit > tiles.first_seen[sequences, None])
     columns = (starts // block_size).clamp(max=block_tables.shape[1] - 1)
     ids = block_tables[sequences[:, None], columns].to(torch.int64).masked_fill_(~is_needed, 0)
-    parts = blocks.view(-1, unit * num_kv_heads * head_size)  # rows: block, K or V, part of the block
+    parts = view_blocks(cache, layout).view(-1, unit, num_kv_heads, layout.bytes_per_head)  # block, K or V, part
     keys = ids * (2 * block_size // unit) + starts % block_size // unit
     chosen = torch.stack([keys, keys + block_size // unit])
-    units = parts.index_select(0, chosen.flatten()).view(*chosen.shape, unit, num_kv_heads, head_size)
-    gathered = blocks.new_empty(2, len(sequences), num_kv_heads, TILE, padded_size, dtype=torch.float32)
+    units = decode_heads(parts.index_select(0, chosen.flatten()), layout)
+    units = units.view(*chosen.shape, unit, num_kv_heads, head_size)
+    gathered = cache.new_empty(2, len(sequences), num_kv_heads, TILE, padded_size, dtype=torch.float32)
     gathered[..., head_size:] = 0.0
     by_unit = gathered.view(2, len(sequences), num_kv_heads, -1, unit, padded_size)
     by_unit[..., :head_size] = units.permute(0, 1, 4, 2, 3, 5)

@@ -5,18 +5,49 @@ from torch import Tensor
 
 from kernels.ops import KVLayout
 
+LARGEST = 127.0
+SMALLEST_SCALE = 1e-37
+
 
 def view_blocks(cache: Tensor, layout: KVLayout) -> Tensor:
-    """cache u8 [B, bytes_per_block] as ``layout.dtype`` [B, 2 (K, V), block_size, G, D], sharing memory."""
-    return cache.view(layout.dtype).view(-1, 2, layout.block_size, layout.num_kv_heads, layout.head_size)
+    """cache u8 [B, bytes_per_block] as u8 [B, 2 (K, V), block_size, G, bytes of a head], sharing memory."""
+    return cache.view(-1, 2, layout.block_size, layout.num_kv_heads, layout.bytes_per_head)
 
 
 def write_kv(k: Tensor, v: Tensor, cache: Tensor, layout: KVLayout, kv_slots: Tensor) -> None:
     """Round k, v [T, G, D] to the layout's dtype and put them at ``kv_slots`` (block · block_size + offset)."""
     blocks = view_blocks(cache, layout)
     block, offset = kv_slots // layout.block_size, kv_slots % layout.block_size
-    blocks[block, 0, offset] = k.to(layout.dtype)
-    blocks[block, 1, offset] = v.to(layout.dtype)
+    blocks[block, 0, offset] = encode_heads(k, layout)
+    blocks[block, 1, offset] = encode_heads(v, layout)
+
+
+def encode_heads(heads: Tensor, layout: KVLayout) -> Tensor:
+    """[..., D] → u8 [..., bytes of a head]."""
+    if layout.dtype != torch.int8:
+        return heads.to(layout.dtype).contiguous().view(torch.uint8)
+    values, scales = quantize_heads(heads.to(torch.float32))
+    return torch.cat([values.to(torch.int8).view(torch.uint8), scales.view(torch.uint8)], dim=-1)
+
+
+def decode_heads(data: Tensor, layout: KVLayout) -> Tensor:
+    """What ``encode_heads`` made: u8 [..., bytes of a head], contiguous → float32 [..., D]."""
+    if layout.dtype != torch.int8:
+        return data.view(layout.dtype).to(torch.float32)
+    scales = data[..., layout.head_size :].contiguous().view(torch.float32)
+    return data[..., : layout.head_size].view(torch.int8).to(torch.float32).mul_(scales)
+
+
+def quantize_heads(heads: Tensor) -> tuple[Tensor, Tensor]:
+    """Whole numbers −127 … 127 as float32 [..., D] and scales [..., 1]: max|x| / 127, ties to even.
+
+    Heads too small to divide by become 0. One that is not finite gets the scale NaN: it spoils whoever sees it.
+    """
+    scales = heads.abs().amax(dim=-1, keepdim=True) / LARGEST
+    is_finite = scales.isfinite()
+    is_usable = is_finite & (scales >= SMALLEST_SCALE)
+    values = torch.where(is_usable, heads / scales, 0.0).round_()
+    return values, torch.where(is_usable, scales, 0.0).masked_fill_(~is_finite, torch.nan)
 
 
 def copy_blocks(cache: Tensor, sources: Tensor, destinations: Tensor) -> None:

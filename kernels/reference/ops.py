@@ -10,6 +10,7 @@ from kernels.ops import (
     Count,
     KVLayout,
     Logprobs,
+    PackedFormat,
     PackedLinear,
     Program,
     Quantization,
@@ -24,6 +25,7 @@ class ReferenceOps:
     """``kernels.ops.Ops`` in plain torch. Contracts and shapes are there."""
 
     name = "reference"
+    packed_format: PackedFormat | None = None
 
     def __init__(self) -> None:
         self.isa = f"torch-{torch.__version__}-{torch.backends.cpu.get_cpu_capability()}-{probe_products()}"

@@ -15,6 +15,7 @@ from engine_core.kv_cache.manager import KVCacheManager
 from engine_core.request_builder import AddReader
 from engine_core.scheduler.scheduler import Scheduler, SchedulerLimits
 from engine_core.step import SchedulerOutput
+from engine_core.step_cost import StepCost
 from ipc.codec import pack_ids
 from ipc.messages import Abort, Accepted, Add, Drain, Failed, Finish, ToGateway
 from ipc.params import SamplingParams
@@ -34,6 +35,7 @@ class Sizes:
     policy: str = "fcfs"
     enable_prefix_caching: bool = True
     overlap: bool = True
+    step_cost: StepCost | None = None
 
 
 @dataclass(slots=True)
@@ -76,7 +78,7 @@ class CoreHarness:
         self.kv = KVCacheManager(
             sizes.num_blocks, sizes.block_size, enable_prefix_caching=sizes.enable_prefix_caching, root=b"root"
         )
-        limits = SchedulerLimits(sizes.max_num_seqs, sizes.max_num_batched_tokens, sizes.max_model_len)
+        limits = SchedulerLimits(sizes.max_num_seqs, sizes.max_num_batched_tokens, sizes.max_model_len, sizes.step_cost)
         clock = make_clock()
         self.scheduler = Scheduler(registry.load("policy", sizes.policy)(), self.kv, limits, clock)
         self.device = FakeDevice(

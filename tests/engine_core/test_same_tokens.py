@@ -68,11 +68,11 @@ def no_native(threads: int | None) -> NoReturn:
 
 
 class Harness:
-    """One engine in this process."""
+    """One engine in this process. ``arithmetic``: BACKEND-DTYPE[-QUANTIZATION[-KV DTYPE]], either of them empty."""
 
     def __init__(self, folder: Path, arithmetic: str, *, num_threads: int = 2, **settings: object) -> None:
-        backend, dtype, *quantization = arithmetic.split("-")
-        cache = {"num_kv_blocks": 200, "enable_prefix_caching": False}
+        backend, dtype, quantization, kv_dtype = (arithmetic + "---").split("-")[:4]
+        cache = {"num_kv_blocks": 200, "enable_prefix_caching": False, "kv_cache_dtype": kv_dtype or "auto"}
         scheduler = {"max_num_seqs": 16, "max_num_batched_tokens": 512, "async_scheduling": False}
         for name, value in settings.items():
             (cache if name in ("num_kv_blocks", "enable_prefix_caching") else scheduler)[name] = value  # type: ignore[assignment]
@@ -80,7 +80,7 @@ class Harness:
         model = ModelConfig(
             model=str(folder),
             dtype=dtype,  # type: ignore[arg-type]
-            quantization=quantization[0] if quantization else None,  # type: ignore[arg-type]
+            quantization=quantization or None,  # type: ignore[arg-type]
             load_format="dummy",
             cpu_threads=num_threads,
         )
@@ -186,7 +186,13 @@ def run_alone(folder: Path, dtype: str, requests: list[Add]) -> dict[tuple[int, 
 
 @pytest.fixture(
     scope="module",
-    params=["native-bfloat16", "native-bfloat16-int8", "native-float32", "reference-bfloat16", "reference-float32"],
+    params=[
+        "native-bfloat16",
+        "native-bfloat16-int8-int8",
+        "native-float32",
+        "reference-bfloat16",
+        "reference-float32--int8",
+    ],
 )
 def reference(request: pytest.FixtureRequest, folder: Path) -> tuple[str, list[Add], dict[tuple[int, int], Result]]:
     """Each request alone, no chunking, no cache, no overlap."""

@@ -92,18 +92,23 @@ def random_sequence(
 
 
 def run_attention(
-    ops: Any, chunks: list[tuple[PagedSequence, int, int]], block_size: int, window: int | None = None, seed: int = 0
+    ops: Any,
+    chunks: list[tuple[PagedSequence, int, int]],
+    block_size: int,
+    window: int | None = None,
+    seed: int = 0,
+    kv_dtype: torch.dtype | None = None,
 ) -> list[Tensor]:
     """One call for rows start … end − 1 of each sequence; everything that may not be read is NaN, or names no block.
 
-    Written through ``write_kv``: the positions from the first that a row may see to the last row's.
+    Written through ``write_kv``: the positions from the first that a row may see to the last row's. ``kv_dtype``: of
+    the cache, the keys' own unless given.
     """
     first = chunks[0][0]
-    layout = KVLayout(block_size, first.k.shape[1], first.k.shape[2], first.k.dtype)
+    layout = KVLayout(block_size, first.k.shape[1], first.k.shape[2], kv_dtype or first.k.dtype)
     blocks_each = [-(-end // block_size) for _, _, end in chunks]
     num_blocks = sum(blocks_each) + 2
-    cache = torch.zeros(num_blocks, layout.bytes_per_block, dtype=torch.uint8)
-    cache.view(layout.dtype).fill_(float("nan"))
+    cache = torch.full((num_blocks, layout.bytes_per_block), 255, dtype=torch.uint8)  # NaN in every float format
     free = torch.randperm(num_blocks, generator=torch.Generator().manual_seed(seed)).tolist()
     tables = torch.full((len(chunks), max(blocks_each) + 1), -1, dtype=torch.int32)
     slots = []

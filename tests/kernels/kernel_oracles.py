@@ -48,6 +48,20 @@ def attention(q: Tensor, k: Tensor, v: Tensor, positions: Tensor, scale: float, 
     return torch.einsum("thl,lhd->thd", scores.softmax(-1), v)
 
 
+def quantize_heads(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """float32 [..., D] → integers [..., D] and scales [..., 1]: the largest magnitude becomes 127."""
+    scales = rows.abs().amax(-1, keepdim=True) / 127
+    return torch.where(scales > 0, rows / scales, rows).round(), scales  # ties to even
+
+
+def as_cached(rows: Tensor, dtype: torch.dtype) -> Tensor:
+    """What a cache of ``dtype`` keeps of float32 ``rows`` [..., D], as float64."""
+    if dtype != torch.int8:
+        return rows.to(dtype).double()
+    integers, scales = quantize_heads(rows)
+    return integers.double() * scales.double()
+
+
 def philox(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[int, int, int, int]:
     """Philox4x32-10 with Python integers, from the paper's definition."""
     left0, right0, left1, right1 = counter[0], counter[1], counter[2], counter[3]

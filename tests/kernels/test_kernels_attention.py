@@ -11,6 +11,7 @@ from kernel_oracles import same_bits
 from kernels.ops import AttentionBatch, KVLayout, Ops
 
 DTYPES = [torch.float32, torch.bfloat16]
+KV_DTYPES = [torch.float32, torch.bfloat16, torch.int8]
 LENGTH = 1100  # crosses a segment
 
 
@@ -31,6 +32,30 @@ def test_attention_matches_float64(
         expected = oracle.attention(sequence.q[start:end], sequence.k, sequence.v, positions, head_size**-0.5, window)
         tolerance = 3e-6 if dtype == torch.float32 else 2**-8
         torch.testing.assert_close(result.double(), expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES)
+def test_the_cache_may_have_a_dtype_of_its_own(ops: Ops, dtype: torch.dtype, kv_dtype: torch.dtype) -> None:
+    """The result is that of the keys and values as the cache keeps them; int8: within what 8 bits can say."""
+    spans = [(0, 70), (199, 200), (130, 190), (1100, 1103)]
+    sequences = [random_sequence(i, end, 6, 2, 16, dtype) for i, (_, end) in enumerate(spans)]
+    chunks = [(sequence, *span) for sequence, span in zip(sequences, spans, strict=True)]
+    results = run_attention(ops, chunks, 32, kv_dtype=kv_dtype)
+    for result, (sequence, start, end) in zip(results, chunks, strict=True):
+        k, v = (oracle.as_cached(rows.float(), kv_dtype) for rows in (sequence.k, sequence.v))
+        positions = torch.arange(start, end)
+        expected = oracle.attention(sequence.q[start:end], k, v, positions, 0.25, None)
+        tolerance = 3e-6 if dtype == torch.float32 and kv_dtype == torch.float32 else 2**-8
+        torch.testing.assert_close(result.double(), expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("kv_dtype", KV_DTYPES)
+def test_rows_of_any_cache_are_the_same_as_decode_and_in_any_chunk(ops: Ops, kv_dtype: torch.dtype) -> None:
+    sequence = random_sequence(3, 200, 6, 2, 16, torch.bfloat16)
+    whole = run_attention(ops, [(sequence, 0, 200)], 64, kv_dtype=kv_dtype)[0]
+    for row in (0, 63, 64, 100, 199):
+        assert same_bits(run_attention(ops, [(sequence, row, row + 1)], 16, kv_dtype=kv_dtype)[0][0], whole[row])
 
 
 @pytest.fixture(scope="module", params=DTYPES, ids=str)

@@ -73,7 +73,7 @@ class PagedRun:
 
     def __init__(self, model: DecoderModel, num_sequences: int = 1) -> None:
         self.model = model
-        self.layout = model.kv_layout(BLOCK_SIZE)
+        self.layout = model.kv_layout(BLOCK_SIZE, model.dtype)
         blocks = MAX_MODEL_LEN // BLOCK_SIZE
         shape = (num_sequences * blocks + 1, self.layout.bytes_per_block)
         self.caches = [torch.full(shape, 0xFF, dtype=torch.uint8) for _ in range(model.num_layers)]

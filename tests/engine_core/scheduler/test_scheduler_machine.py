@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from engine_core.step_cost import StepCost
 from ipc.messages import Abort, Add, Finish, FinishReason
 from ipc.params import SamplingParams
 
@@ -33,6 +34,7 @@ def sizes(draw: st.DrawFn) -> Sizes:
         policy=draw(st.sampled_from(["fcfs", "priority"])),
         enable_prefix_caching=draw(st.booleans()),
         overlap=draw(st.booleans()),
+        step_cost=draw(st.sampled_from([None, StepCost(floor=0.0, row=0.01, sequence=0.0, context=0.001)])),
     )
 
 

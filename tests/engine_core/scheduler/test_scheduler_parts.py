@@ -2,13 +2,16 @@
 
 import pytest
 from fake_model import AlternatingGrammar
+from hypothesis import given
+from hypothesis import strategies as st
 from sequence_cases import make_sequence
 
 from engine_core.kv_cache.block import Block
-from engine_core.scheduler.budget import MAX_CPU_BUDGET, MIN_CPU_BUDGET, TokenBudget, budget_for_rate
+from engine_core.scheduler.budget import MAX_STALL, MIN_CHUNK, TARGET_SECONDS, TokenBudget
 from engine_core.scheduler.step_builder import StepBuilder
 from engine_core.scheduler.stopping import finish_reason, output_limit, stop_token_id
 from engine_core.step import BlockTableUpdate, SlotBinding
+from engine_core.step_cost import StepCost
 from ipc.messages import FinishReason
 from ipc.params import SamplingParams
 
@@ -34,20 +37,63 @@ def test_a_budget_is_not_overdrawn(num_tokens: int) -> None:
     assert budget.left == 10
 
 
-@pytest.mark.parametrize(
-    ("rate", "budget"),
-    [
-        (0.0, MIN_CPU_BUDGET),
-        (511.0, 128),
-        (640.0, 160),
-        (703.0, 160),
-        (704.0, 176),
-        (8192.0, 2048),
-        (1e9, MAX_CPU_BUDGET),
-    ],
+COST = StepCost(floor=0.010, row=0.0003, sequence=0.0001, context=1e-7)
+
+
+def load_of(spans: list[tuple[int, int]]) -> float:
+    """Seconds of a step with a sequence for each (start, number of tokens)."""
+    context = sum(sum(range(start + 1, start + num_tokens + 1)) for start, num_tokens in spans)
+    return COST.seconds(sum(num_tokens for _, num_tokens in spans), len(spans), context)
+
+
+@given(
+    contexts=st.lists(st.integers(0, 8000), max_size=200),
+    chunks=st.lists(st.tuples(st.integers(0, 8000), st.integers(2, 3000)), min_size=1, max_size=4),
 )
-def test_the_default_budget_is_what_a_quarter_of_a_second_computes(rate: float, budget: int) -> None:
-    assert budget_for_rate(rate) == budget
+def test_chunks_keep_a_step_within_its_time(contexts: list[int], chunks: list[tuple[int, int]]) -> None:
+    """Decodes always run. The first chunk gets its 16 tokens; beyond that nothing exceeds the limit, and one token
+    more than was given would have."""
+    budget = TokenBudget(1024, COST)
+    spans = [(start, 1) for start in contexts]
+    for start, _ in spans:
+        assert budget.fit(1, start) == 1
+        budget.spend(1, start)
+    limit = MAX_STALL * load_of(spans) if spans else TARGET_SECONDS
+    for start, wanted in chunks:
+        is_first = len(spans) == len(contexts)
+        fitting = budget.fit(wanted, start)
+        if is_first:
+            assert fitting >= min(MIN_CHUNK, wanted, budget.left)
+        if fitting > (MIN_CHUNK if is_first else 0):
+            assert load_of([*spans, (start, fitting)]) <= limit
+        if MIN_CHUNK <= fitting < min(wanted, budget.left):
+            assert load_of([*spans, (start, fitting + 1)]) > limit
+        if fitting:
+            budget.spend(fitting, start)
+            spans.append((start, fitting))
+
+
+def test_a_chunk_beside_few_decodes_is_shorter_than_one_alone() -> None:
+    alone, beside = TokenBudget(2048, COST), TokenBudget(2048, COST)
+    beside.spend(1, 500)
+    assert alone.fit(4000, 0) == 741  # 250 ms
+    assert beside.fit(4000, 0) == 81  # 25 ms
+    beside.spend(81, 0)
+    assert beside.is_spent
+    assert beside.fit(1, 10) == 1
+    beside.refund(81, 0)
+    assert not beside.is_spent
+    assert beside.fit(4000, 0) == 81
+
+
+def test_without_a_cost_the_number_of_tokens_is_all_that_counts() -> None:
+    budget = TokenBudget(100)
+    budget.spend(1, 10)
+    assert budget.fit(4000, 0) == 99
+    assert not budget.is_spent
+    budget.spend(99)
+    assert budget.is_spent
+    assert budget.fit(5, 0) == 0
 
 
 # ---- stopping
@@ -92,12 +138,12 @@ def test_the_context_ends_a_sequence_too(max_model_len: int, limit: int) -> None
 
 
 def test_a_chunk_does_not_sample_and_the_last_one_does() -> None:
-    step, seq = StepBuilder(10, 64), make_sequence(num_prompt_tokens=5)
+    step, seq = StepBuilder(TokenBudget(10), 64), make_sequence(num_prompt_tokens=5)
     step.schedule(seq, 3)
     assert step.budget.left == 7
     assert [(entry.start, entry.end, entry.samples) for entry in step.entries.values()] == [(0, 3, False)]
     seq.num_computed_tokens = 3
-    step = StepBuilder(10, 64)
+    step = StepBuilder(TokenBudget(10), 64)
     step.schedule(seq, 2)
     assert [(entry.start, entry.end, entry.samples) for entry in step.entries.values()] == [(3, 5, True)]
 
@@ -106,39 +152,39 @@ def test_tokens_on_their_way_count() -> None:
     params = SamplingParams(max_tokens=2)
     seq = make_sequence(params=params)
     seq.num_computed_tokens, seq.num_pending = 3, 1
-    step = StepBuilder(10, 64)
+    step = StepBuilder(TokenBudget(10), 64)
     step.schedule(seq, 1)
     (entry,) = step.entries.values()
     assert (entry.start, entry.end, entry.samples) == (3, 4, True)
     seq.num_computed_tokens, seq.num_pending = 4, 2
-    step = StepBuilder(10, 64)
+    step = StepBuilder(TokenBudget(10), 64)
     step.schedule(seq, 1)
     assert not next(iter(step.entries.values())).samples, "two tokens are drawn already"
 
 
 def test_nothing_is_sampled_without_output() -> None:
     for params, max_model_len in ((SamplingParams(max_tokens=0), 64), (SamplingParams(), 3)):
-        step, seq = StepBuilder(10, max_model_len), make_sequence(params=params)
+        step, seq = StepBuilder(TokenBudget(10), max_model_len), make_sequence(params=params)
         step.schedule(seq, 3)
         assert not next(iter(step.entries.values())).samples
 
 
 def test_an_entry_says_what_is_wanted() -> None:
-    step, seq = StepBuilder(10, 64), make_sequence(params=SamplingParams(num_logprobs=2))
+    step, seq = StepBuilder(TokenBudget(10), 64), make_sequence(params=SamplingParams(num_logprobs=2))
     seq.slot, seq.grammar = 3, AlternatingGrammar()
     seq.request.num_prompt_logprobs = 4
     step.schedule(seq, 3)
     (entry,) = step.entries.values()
     assert (entry.slot, entry.num_logprobs, entry.num_prompt_logprobs, entry.needs_commit) == (3, 2, 4, True)
     seq.request.is_prompt_sent, seq.grammar = True, None
-    step = StepBuilder(10, 64)
+    step = StepBuilder(TokenBudget(10), 64)
     step.schedule(seq, 3)
     (entry,) = step.entries.values()
     assert (entry.num_prompt_logprobs, entry.needs_commit) == (-1, False)
 
 
 def test_a_removed_entry_gives_its_tokens_back() -> None:
-    step, one, other = StepBuilder(4, 64), make_sequence(1), make_sequence(2)
+    step, one, other = StepBuilder(TokenBudget(4), 64), make_sequence(1), make_sequence(2)
     step.schedule(one, 3)
     step.remove(one)
     step.remove(other)
@@ -152,11 +198,11 @@ def test_a_step_tells_of_each_block_once() -> None:
     seq.block_table.blocks, idle.block_table.blocks = [Block(4), Block(7)], [Block(9)]
     updates = []
     for _ in range(2):
-        step = StepBuilder(4, 64)
+        step = StepBuilder(TokenBudget(4), 64)
         step.schedule(seq, 1)
         updates.append(step.build(1).block_table_updates)
     seq.block_table.blocks.append(Block(2))
-    step = StepBuilder(4, 64)
+    step = StepBuilder(TokenBudget(4), 64)
     step.schedule(seq, 1)
     updates.append(step.build(1).block_table_updates)
     assert updates == [(BlockTableUpdate(1, 0, (4, 7)),), (), (BlockTableUpdate(1, 2, (2,)),)]
@@ -164,7 +210,7 @@ def test_a_step_tells_of_each_block_once() -> None:
 
 
 def test_a_step_is_a_picture_of_its_moment() -> None:
-    step, seq = StepBuilder(8, 64), make_sequence(output=(5,), choice=2)
+    step, seq = StepBuilder(TokenBudget(8), 64), make_sequence(output=(5,), choice=2)
     seq.slot = 1
     step.bind(seq)
     step.schedule(seq, 4)

@@ -14,20 +14,6 @@ KV_DTYPES = [torch.float32, torch.bfloat16, torch.int8]
 UNIT = 16
 
 
-def quantize(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """float32 [..., D] → integers [..., D] and scales [..., 1]: the largest magnitude becomes 127."""
-    scales = rows.abs().amax(-1, keepdim=True) / 127
-    return torch.where(scales > 0, rows / scales, rows).round(), scales  # ties to even
-
-
-def as_cached(rows: Tensor, dtype: torch.dtype) -> Tensor:
-    """What a cache of ``dtype`` keeps of float32 ``rows`` [..., D], as float64."""
-    if dtype != torch.int8:
-        return rows.to(dtype).double()
-    integers, scales = quantize(rows)
-    return integers.double() * scales.double()
-
-
 def unpack(cache: Tensor, layout: NativeKVLayout) -> tuple[Tensor, Tensor]:
     """K and V of every token in a cache, [B · block_size, G, D] float64: the layout from its description."""
     size, dtype, heads = layout.head_size, layout.dtype, layout.num_kv_heads

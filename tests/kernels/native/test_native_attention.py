@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kernel_cases import PagedSequence, random_sequence
 from kernel_oracles import same_bits
-from native_kv_cases import KV_DTYPES, as_cached, attend, run_attention, write_kv
+from native_kv_cases import KV_DTYPES, attend, run_attention, write_kv
 from native_libraries import allocate, library_of
 
 from kernels.native import attention
@@ -63,7 +63,7 @@ def test_attention_matches_float64(
     chunks = [(sequence, *span) for sequence, span in zip(sequences, spans, strict=True)]
     results = attend(library, chunks, kv_dtype, block_size, window)
     for result, (sequence, start, end) in zip(results, chunks, strict=True):
-        k, v = (as_cached(part.float(), kv_dtype) for part in (sequence.k, sequence.v))
+        k, v = (oracle.as_cached(part.float(), kv_dtype) for part in (sequence.k, sequence.v))
         positions = torch.arange(start, end)
         expected = oracle.attention(sequence.q[start:end], k, v, positions, heads[2] ** -0.5, window)
         tolerance = 4e-6 if q_dtype == torch.float32 else 2**-8

@@ -7,7 +7,7 @@ import kernel_oracles as oracle
 import pytest
 import torch
 from kernel_oracles import same_bits
-from native_kv_cases import KV_DTYPES, as_cached, unpack, write_kv
+from native_kv_cases import KV_DTYPES, unpack, write_kv
 from native_libraries import allocate, library_of, run
 from torch import Tensor
 
@@ -146,7 +146,7 @@ def test_write_kv_rounds_and_places(
     cache = torch.zeros(4, layout.bytes_per_block, dtype=torch.uint8)
     write_kv(library, k, v, cache, layout, slots)
     expected_k, expected_v = (torch.zeros(4 * block_size, 2, head_size, dtype=torch.float64) for _ in range(2))
-    expected_k[slots], expected_v[slots] = as_cached(k.float(), kv_dtype), as_cached(v.float(), kv_dtype)
+    expected_k[slots], expected_v[slots] = oracle.as_cached(k.float(), kv_dtype), oracle.as_cached(v.float(), kv_dtype)
     written_k, written_v = unpack(cache, layout)
     assert torch.equal(written_k, expected_k)
     assert torch.equal(written_v, expected_v)
