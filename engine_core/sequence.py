@@ -71,6 +71,7 @@ class Sequence:
     request: Request
     choice: int
     token_ids: list[int]
+    output_limit: int = 0  # most output tokens; the scheduler knows it once the request is added
     status: SequenceStatus = SequenceStatus.WAITING
     finish_reason: FinishReason | None = None
     num_computed_tokens: int = 0  # their KV is written by the steps launched so far

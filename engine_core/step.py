@@ -1,12 +1,15 @@
 """One step's records: what the scheduler decided, and what the runner found.
 
 The only types that both sides of the executor know. All are immutable and hold plain values, so that an
-executor may send them to another process.
+executor may send them to another process. Those that exist once a sequence and step are msgspec structs: made in a
+fifth of a dataclass's time, and invisible to the garbage collector.
 """
 
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from ipc.messages import TokenLogprobs
 from ipc.params import SamplingParams
@@ -32,8 +35,7 @@ class BlockTableUpdate:
     block_ids: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduledSequence:
+class ScheduledSequence(msgspec.Struct, frozen=True, gc=False):
     """``num_tokens`` tokens from position ``start`` are computed; the last row is sampled if ``samples``.
 
     ``num_prompt_logprobs`` ≥ 0: rows that lie in the prompt also report the log-probability of the
@@ -70,8 +72,7 @@ class SchedulerOutput:
         return sum(entry.num_tokens for entry in self.scheduled)
 
 
-@dataclass(frozen=True, slots=True)
-class SequenceOutput:
+class SequenceOutput(msgspec.Struct, frozen=True, gc=False):
     """What the step found for one scheduled sequence: zero, one or several new tokens."""
 
     token_ids: tuple[int, ...] = ()

@@ -49,6 +49,10 @@ class KVCacheManager:
         """Published blocks of the longest known prefix that leaves at least one of ``num_tokens`` to compute."""
         return self.prefix_cache.lookup(hashes[: (num_tokens - 1) // self.block_size])
 
+    def has_room(self, table: BlockTable, num_tokens: int) -> bool:
+        """Whether the table holds ``num_tokens`` already: ``allocate`` would change nothing."""
+        return num_tokens <= len(table.blocks) * self.block_size
+
     def can_allocate(self, table: BlockTable, num_tokens: int, shared: ListOf[Block] = ()) -> bool:
         """Whether ``allocate`` with the same arguments will succeed."""
         num_new = self.num_blocks_for(num_tokens) - table.num_blocks - len(shared)

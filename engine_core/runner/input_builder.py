@@ -23,13 +23,17 @@ class InputBuilder:
         for binding in plan.bindings:
             self._parameters.bind(binding)
             self._num_prompt_tokens[binding.slot] = binding.num_prompt_tokens
-        starts = np.array([entry.start for entry in plan.scheduled], np.int64)
-        counts = np.array([entry.num_tokens for entry in plan.scheduled], np.int64)
-        slots = np.array([entry.slot for entry in plan.scheduled], np.int64)
-        query_start = np.concatenate(([0], np.cumsum(counts)))
-        row_in_step = np.arange(query_start[-1])
-        positions = row_in_step + np.repeat(starts - query_start[:-1], counts)
-        sampled = [index for index, entry in enumerate(plan.scheduled) if entry.samples]
+        scheduled = plan.scheduled
+        starts = np.array([entry.start for entry in scheduled], np.int64)
+        slots = np.array([entry.slot for entry in scheduled], np.int64)
+        counts = np.array([entry.num_tokens for entry in scheduled], np.int64)
+        query_start = np.zeros(len(scheduled) + 1, np.int64)
+        np.cumsum(counts, out=query_start[1:])
+        row_slots, positions = slots, starts
+        if query_start[-1] > len(scheduled):
+            row_slots = np.repeat(slots, counts)
+            positions = np.arange(query_start[-1]) + np.repeat(starts - query_start[:-1], counts)
+        sampled = [index for index, entry in enumerate(scheduled) if entry.samples]
         copies = np.array(plan.block_copies, np.int64).reshape(-1, 2)
         return ForwardBatch(
             plan=plan,
@@ -37,20 +41,22 @@ class InputBuilder:
             block_table_updates=[(update, self._i32(update.block_ids)) for update in plan.block_table_updates],
             copy_sources=self._tensor(copies[:, 0].copy()),
             copy_destinations=self._tensor(copies[:, 1].copy()),
-            row_slots=self._tensor(np.repeat(slots, counts)),
+            row_slots=self._tensor(row_slots),
             positions=self._tensor(positions),
             sequence_slots=self._tensor(slots),
             query_start=self._tensor(query_start.astype(np.int32)),
-            num_blocks=-(-max(entry.end for entry in plan.scheduled) // self._block_size),
+            num_blocks=-(-int((starts + counts).max()) // self._block_size),
             sample_indices=self._tensor(query_start[1:][sampled] - 1),
             sample_entries=sampled,
-            sample_rows=self._parameters.rows([plan.scheduled[index] for index in sampled]),
+            sample_rows=self._parameters.rows([scheduled[index] for index in sampled]),
             prompt_logprob_rows=self._prompt_logprob_rows(plan, query_start.tolist()),
         )
 
     def _prompt_logprob_rows(self, plan: SchedulerOutput, query_start: list[int]) -> list[PromptLogprobRows]:
         """The rows of each chunk whose next token is a prompt token too."""
-        rows = []
+        rows: list[PromptLogprobRows] = []
+        if all(entry.num_prompt_logprobs < 0 for entry in plan.scheduled):
+            return rows
         for index, entry in enumerate(plan.scheduled):
             if entry.num_prompt_logprobs >= 0:
                 last = min(entry.end, self._num_prompt_tokens[entry.slot] - 1)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from msgspec import structs
 from torch import Tensor
 
 from engine_core.device.queue import Device
@@ -116,7 +117,9 @@ class ModelRunner:
             outputs[index] = SequenceOutput((token_ids[row],), logprobs, is_corrupt=not is_valid[row])
         for rows, tiles in result.prompt_logprobs:
             packed = [_pack(tile, slice(None), rows.num_top) for tile in tiles]
-            outputs[rows.entry] = replace(outputs[rows.entry], prompt_logprobs=join_logprobs(rows.num_top, packed))
+            outputs[rows.entry] = structs.replace(
+                outputs[rows.entry], prompt_logprobs=join_logprobs(rows.num_top, packed)
+            )
         return ModelRunnerOutput(tuple(outputs))
 
     def _prompt_logprobs(self, batch: ForwardBatch, rows: PromptLogprobRows, hidden: Tensor) -> list[Logprobs]:

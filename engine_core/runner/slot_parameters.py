@@ -10,22 +10,14 @@ from itertools import chain
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from engine_core.step import ScheduledSequence, SlotBinding
 from ipc.params import SamplingParams
 from kernels.ops import SampleRows
 
-_COLUMNS = (
-    ("temperature", np.float32),
-    ("top_k", np.int64),
-    ("top_p", np.float32),
-    ("min_p", np.float32),
-    ("presence_penalty", np.float32),
-    ("frequency_penalty", np.float32),
-    ("repetition_penalty", np.float32),
-)
+_FLOATS = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
+_INTEGERS = ("num_prompt_tokens", "streams", "seeds", "top_k")
 
 
 class SlotParameters:
@@ -33,20 +25,18 @@ class SlotParameters:
 
     def __init__(self, num_slots: int, num_token_ids: int) -> None:
         self._num_token_ids = num_token_ids
-        self._columns: dict[str, NDArray[np.generic]] = {name: np.zeros(num_slots, kind) for name, kind in _COLUMNS}
-        self._seeds = np.zeros(num_slots, np.uint64)
-        self._streams = np.zeros(num_slots, np.int64)
-        self._num_prompt_tokens = np.zeros(num_slots, np.int64)
+        self._floats = np.zeros((len(_FLOATS), num_slots), np.float32)
+        self._integers = np.zeros((len(_INTEGERS), num_slots), np.int64)
+        self._num_prompt_tokens = self._integers[0]
+        self._nothing: dict[int, dict[str, Tensor]] = {}
         self._params: dict[int, SamplingParams] = {}  # of slots with sparse lists or min_tokens
 
     def bind(self, binding: SlotBinding) -> None:
         """A sequence takes a slot: its parameters replace the last one's."""
         slot, params = binding.slot, binding.params
-        for name, column in self._columns.items():
-            column[slot] = getattr(params, name)
-        self._seeds[slot] = params.seed
-        self._streams[slot] = binding.stream
-        self._num_prompt_tokens[slot] = binding.num_prompt_tokens
+        self._floats[:, slot] = [getattr(params, name) for name in _FLOATS]
+        seed = int(np.uint64(params.seed).astype(np.int64))  # the bits of a u64
+        self._integers[:, slot] = (binding.num_prompt_tokens, binding.stream, seed, params.top_k)
         if params.logit_bias or params.allowed_token_ids or params.bad_words or params.min_tokens:
             self._params[slot] = params
         else:
@@ -55,21 +45,27 @@ class SlotParameters:
     def rows(self, entries: ListOf[ScheduledSequence]) -> SampleRows:
         """The rows of the entries that are sampled, in order."""
         slots = np.array([entry.slot for entry in entries], np.int64)
-        params = [self._params.get(entry.slot) for entry in entries]
-        sparse = self._sparse(entries, params) if any(params) else _no_lists(len(entries))
+        params = [self._params.get(entry.slot) for entry in entries] if self._params else []
+        nothing = self._no_lists(len(entries))
+        # One look-up for all columns of a kind: each result row is one column, and contiguous.
+        floats = torch.from_numpy(self._floats.take(slots, axis=1)).unbind()
+        integers = torch.from_numpy(self._integers.take(slots, axis=1)).unbind()
         return SampleRows(
             slots=torch.from_numpy(slots),
-            positions=torch.from_numpy(np.array([entry.end for entry in entries], np.int64)),
-            num_prompt_tokens=torch.from_numpy(self._num_prompt_tokens[slots]),
-            streams=torch.from_numpy(self._streams[slots]),
-            seeds=torch.from_numpy(self._seeds[slots].view(np.int64)),
-            **{name: torch.from_numpy(column[slots]) for name, column in self._columns.items()},
-            **sparse,
-            bitmask_rows=torch.full((len(entries),), -1, dtype=torch.int64),
+            positions=torch.from_numpy(np.array([entry.start + entry.num_tokens for entry in entries], np.int64)),
+            **dict(zip(_INTEGERS, integers, strict=True)),
+            **dict(zip(_FLOATS, floats, strict=True)),
+            **(nothing | self._sparse(entries, params) if any(params) else nothing),
             bitmask=None,
             num_token_ids=self._num_token_ids,
-            num_logprobs=max((entry.num_logprobs for entry in entries), default=-1),
+            num_logprobs=max([entry.num_logprobs for entry in entries], default=-1),
         )
+
+    def _no_lists(self, num_rows: int) -> dict[str, Tensor]:
+        """What rows without sparse lists and masks have. Nobody writes to it, so steps share it."""
+        if num_rows not in self._nothing:
+            self._nothing[num_rows] = _no_lists(num_rows)
+        return self._nothing[num_rows]
 
     def _sparse(self, entries: ListOf[ScheduledSequence], params: ListOf[SamplingParams | None]) -> dict[str, Tensor]:
         bias = [p.logit_bias if p else () for p in params]
@@ -113,4 +109,5 @@ def _no_lists(num_rows: int) -> dict[str, Tensor]:
         **values,
         "bias_values": torch.zeros(0, dtype=torch.float32),
         "bad_word_offsets": torch.zeros(1, dtype=torch.int64),
+        "bitmask_rows": torch.full((num_rows,), -1, dtype=torch.int64),
     }

@@ -16,12 +16,12 @@ MIN_CHUNK = 16  # tokens: below it a step computes little beside what it costs a
 class TokenBudget:
     """What one step may still compute. Without a ``cost`` only the number of tokens counts."""
 
-    __slots__ = ("left", "_chunks", "_context", "_cost", "_decode_context", "_decodes", "_rows")
+    __slots__ = ("left", "_chunk_context", "_chunk_rows", "_chunks", "_cost", "_decode_context", "_decodes")
 
     def __init__(self, num_tokens: int, cost: StepCost | None = None) -> None:
         self.left = num_tokens
         self._cost = cost
-        self._rows = self._context = self._chunks = 0  # chunks: sequences with more than one token
+        self._chunks = self._chunk_rows = self._chunk_context = 0  # of sequences with more than one token
         self._decodes = self._decode_context = 0
 
     @property
@@ -34,7 +34,7 @@ class TokenBudget:
 
         One token always has time, and the first chunk at least ``MIN_CHUNK``: whatever has a slot moves on.
         """
-        most = min(num_tokens, self.left)
+        most = num_tokens if num_tokens <= self.left else self.left
         if most <= 1 or self._has_time_for(most, start):
             return most
         if self._chunks and not self._has_time_for(MIN_CHUNK, start):
@@ -55,21 +55,21 @@ class TokenBudget:
 
     def _count(self, num_tokens: int, start: int, sign: int) -> None:
         self.left -= sign * num_tokens
-        self._rows += sign * num_tokens
-        self._context += sign * context_tokens(start, num_tokens)
         if num_tokens == 1:
             self._decodes += sign
             self._decode_context += sign * (start + 1)
         else:
             self._chunks += sign
+            self._chunk_rows += sign * num_tokens
+            self._chunk_context += sign * context_tokens(start, num_tokens)
 
     def _has_time_for(self, num_tokens: int, start: int) -> bool:
         if self._cost is None:
             return True
         seconds = self._cost.seconds(
-            self._rows + num_tokens,
+            self._decodes + self._chunk_rows + num_tokens,
             self._decodes + self._chunks + 1,
-            self._context + context_tokens(start, num_tokens),
+            self._decode_context + self._chunk_context + context_tokens(start, num_tokens),
         )
         return seconds <= self._limit(self._cost)
 

@@ -1,6 +1,6 @@
 """What the scheduler tells gateways about a sequence."""
 
-from dataclasses import dataclass
+import msgspec
 
 from engine_core.sequence import Request, Sequence
 from engine_core.step import SequenceOutput
@@ -8,8 +8,7 @@ from ipc.codec import join_logprobs, pack_ids
 from ipc.messages import Failed, FinishReason, Output
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True, gc=False):
     """A message for the gateway that owns the request."""
 
     owner: bytes
@@ -25,7 +24,11 @@ def make_output(
 ) -> Reply:
     """One step's news of one sequence; its unsent events and its prompt's log-probabilities go along."""
     prompt_logprobs = None
-    if seq.has_prompt_logprobs_to_compute and _are_prompt_logprobs_complete(seq.request):
+    if (
+        seq.request.num_prompt_logprobs >= 0
+        and seq.has_prompt_logprobs_to_compute
+        and _are_prompt_logprobs_complete(seq.request)
+    ):
         prompt_logprobs = join_logprobs(seq.request.num_prompt_logprobs, seq.request.prompt_logprobs)
         seq.request.is_prompt_sent = True
     message = Output(
@@ -35,7 +38,7 @@ def make_output(
         logprobs=output.logprobs,
         finish=finish,
         stop_token_id=stop_token_id,
-        events=seq.take_events(),
+        events=seq.take_events() if seq.events else (),
         num_cached_tokens=seq.num_cached_tokens,
         prompt_logprobs=prompt_logprobs,
     )

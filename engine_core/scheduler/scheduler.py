@@ -121,7 +121,9 @@ class Scheduler:
     def add(self, request: Request) -> None:
         """Queue a request that is not impossible. Its first choice computes the prompt, the others fork from it."""
         self.requests[request.request_id] = request
+        limit = output_limit(request, self.limits.max_model_len)
         for seq in request.sequences:
+            seq.output_limit = limit
             seq.record(EventKind.QUEUED, self._clock())
         self._forks.hold_back(request)
         self.policy.add(request.sequences[0])
@@ -148,7 +150,7 @@ class Scheduler:
         """The next step, or None if nothing can run. Raises NeedsCommit instead of preempting while a step is
         pending; blocks that sequences were given until then stay theirs."""
         budget = TokenBudget(self.limits.max_num_batched_tokens, self.limits.step_cost)
-        step = StepBuilder(budget, self.limits.max_model_len)
+        step = StepBuilder(budget)
         num_preemptions = self.counters.preemptions
         self._schedule_running(step, is_step_pending)
         if self.counters.preemptions == num_preemptions:
@@ -158,9 +160,10 @@ class Scheduler:
         self._num_steps += 1
         plan = StepPlan(step.build(self._num_steps), tuple(step.entries))
         for seq, entry in step.entries.items():
-            if entry.start < seq.num_prompt_tokens:
-                seq.record(EventKind.CHUNK, self._clock(), entry.num_tokens)
-            seq.num_computed_tokens = entry.end
+            start, num_tokens = entry.start, entry.num_tokens
+            if start < seq.request.num_prompt_tokens:
+                seq.record(EventKind.CHUNK, self._clock(), num_tokens)
+            seq.num_computed_tokens = start + num_tokens
             seq.num_pending += entry.samples
             seq.steps_in_flight += 1
         return plan
@@ -179,7 +182,7 @@ class Scheduler:
         for seq, entry, output in zip(plan.sequences, plan.output.scheduled, result.sequences, strict=True):
             seq.steps_in_flight -= 1
             seq.num_pending -= entry.samples
-            if not seq.is_finished:
+            if seq.status is not SequenceStatus.FINISHED:
                 replies.extend(self._commit_sequence(seq, entry, output))
             elif not seq.steps_in_flight:
                 self._retire(seq)
@@ -191,10 +194,16 @@ class Scheduler:
         for seq in list(self.running):
             if seq.status is not SequenceStatus.RUNNING:  # preempted by one before it in this loop
                 continue
-            num_tokens = step.budget.fit(seq.num_uncomputed_tokens, seq.num_computed_tokens)
-            if num_tokens == 0 or self._has_enough_on_the_way(seq):
+            num_known, num_computed = len(seq.token_ids) + seq.num_pending, seq.num_computed_tokens
+            # Launched steps bring it to its length limit: one more would be wasted. A prompt is always computed.
+            num_prompt = seq.request.num_prompt_tokens
+            if num_known > num_prompt and num_known >= num_prompt + seq.output_limit:
                 continue
-            while not self.kv.allocate(seq.block_table, seq.num_computed_tokens + num_tokens):
+            num_tokens = step.budget.fit(num_known - num_computed, num_computed)
+            if num_tokens == 0:
+                continue
+            num_needed = num_computed + num_tokens
+            while not (self.kv.has_room(seq.block_table, num_needed) or self.kv.allocate(seq.block_table, num_needed)):
                 if self._forks.reclaim():
                     continue
                 if is_step_pending:
@@ -206,11 +215,6 @@ class Scheduler:
                     break
             if seq.status is SequenceStatus.RUNNING:
                 step.schedule(seq, num_tokens)
-
-    def _has_enough_on_the_way(self, seq: Sequence) -> bool:
-        """Launched steps bring it to its length limit: one more would be wasted. A prompt is always computed."""
-        num_output = seq.num_output_tokens + seq.num_pending
-        return num_output > 0 and num_output >= output_limit(seq, self.limits.max_model_len)
 
     def _admit_waiting(self, step: StepBuilder, is_step_pending: bool) -> None:
         while (seq := self.policy.peek()) is not None:
@@ -282,11 +286,11 @@ class Scheduler:
             return self._fail(request, "corrupt_logits", "the model produced NaN or infinite logits for this request")
         if output.prompt_logprobs is not None:
             request.prompt_logprobs.append(output.prompt_logprobs)
-        self.kv.extend_hashes(seq.block_hashes, seq.token_ids, request.extra_keys)
-        seq.num_published_blocks = self.kv.publish(
-            seq.block_table, seq.block_hashes, entry.end, seq.num_published_blocks
-        )
-        is_prompt_done = entry.start < request.num_prompt_tokens <= entry.end
+        start, end = entry.start, entry.start + entry.num_tokens
+        if end >= (seq.num_published_blocks + 1) * self.kv.block_size:  # a block is full
+            self.kv.extend_hashes(seq.block_hashes, seq.token_ids, request.extra_keys)
+            seq.num_published_blocks = self.kv.publish(seq.block_table, seq.block_hashes, end, seq.num_published_blocks)
+        is_prompt_done = start < request.num_prompt_tokens <= end
         if is_prompt_done and seq is request.sequences[0]:
             if not seq.num_output_tokens:  # else it was counted before the preemption or the restart
                 self.counters.prompt_tokens += request.num_prompt_tokens
@@ -302,12 +306,12 @@ class Scheduler:
         self, seq: Sequence, token_ids: tuple[int, ...], is_prompt_done: bool
     ) -> tuple[tuple[int, ...], FinishReason | None]:
         """Take tokens until one ends the sequence. Without tokens only a finished prompt can (max_tokens 0)."""
-        finish = finish_reason(seq, self.limits.max_model_len) if is_prompt_done and not token_ids else None
+        finish = finish_reason(seq) if is_prompt_done and not token_ids else None
         num_accepted = 0
         for token_id in token_ids:
             seq.token_ids.append(token_id)
             num_accepted += 1
-            finish = finish_reason(seq, self.limits.max_model_len)
+            finish = finish_reason(seq)
             if finish is not None:
                 break
         accepted = token_ids[:num_accepted]

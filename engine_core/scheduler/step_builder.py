@@ -4,7 +4,6 @@ Knows what the executor must be told about a sequence, not why it runs.
 """
 
 from engine_core.scheduler.budget import TokenBudget
-from engine_core.scheduler.stopping import output_limit
 from engine_core.sequence import Sequence
 from engine_core.step import BlockTableUpdate, ScheduledSequence, SchedulerOutput, SlotBinding
 
@@ -12,12 +11,11 @@ from engine_core.step import BlockTableUpdate, ScheduledSequence, SchedulerOutpu
 class StepBuilder:
     """The entries of a step in order, within a budget."""
 
-    def __init__(self, budget: TokenBudget, max_model_len: int) -> None:
+    def __init__(self, budget: TokenBudget) -> None:
         self.budget = budget
         self.entries: dict[Sequence, ScheduledSequence] = {}
         self.copies: list[tuple[int, int]] = []
         self._bound: list[Sequence] = []
-        self._max_model_len = max_model_len
 
     def bind(self, seq: Sequence) -> None:
         """The sequence has just been given its slot."""
@@ -25,19 +23,20 @@ class StepBuilder:
 
     def schedule(self, seq: Sequence, num_tokens: int) -> None:
         """Compute the sequence's next ``num_tokens`` tokens, and draw one if that brings it up to date."""
-        end = seq.num_computed_tokens + num_tokens
-        num_output = seq.num_output_tokens + seq.num_pending
-        is_up_to_date = end == seq.num_tokens
-        params = seq.request.params
-        self.budget.spend(num_tokens, seq.num_computed_tokens)
+        # Once a sequence and step: plain look-ups, no properties.
+        start, request = seq.num_computed_tokens, seq.request
+        num_known = len(seq.token_ids) + seq.num_pending
+        self.budget.spend(num_tokens, start)
         self.entries[seq] = ScheduledSequence(
-            slot=seq.slot,
-            start=seq.num_computed_tokens,
-            num_tokens=num_tokens,
-            samples=is_up_to_date and num_output < output_limit(seq, self._max_model_len),
-            num_logprobs=params.num_logprobs,
-            num_prompt_logprobs=seq.request.num_prompt_logprobs if seq.has_prompt_logprobs_to_compute else -1,
-            needs_commit=seq.grammar is not None,
+            seq.slot,
+            start,
+            num_tokens,
+            start + num_tokens == num_known and num_known < request.num_prompt_tokens + seq.output_limit,
+            request.params.num_logprobs,
+            request.num_prompt_logprobs
+            if request.num_prompt_logprobs >= 0 and seq.has_prompt_logprobs_to_compute
+            else -1,
+            seq.grammar is not None,
         )
 
     def remove(self, seq: Sequence) -> None:
@@ -54,8 +53,9 @@ class StepBuilder:
         )
         updates = []
         for seq in self.entries:
-            if seq.num_sent_blocks < seq.block_table.num_blocks:
-                block_ids = tuple(block.block_id for block in seq.block_table.blocks[seq.num_sent_blocks :])
+            blocks = seq.block_table.blocks
+            if seq.num_sent_blocks < len(blocks):
+                block_ids = tuple(block.block_id for block in blocks[seq.num_sent_blocks :])
                 updates.append(BlockTableUpdate(seq.slot, seq.num_sent_blocks, block_ids))
-                seq.num_sent_blocks = seq.block_table.num_blocks
+                seq.num_sent_blocks = len(blocks)
         return SchedulerOutput(step, bindings, tuple(updates), tuple(self.copies), tuple(self.entries.values()))

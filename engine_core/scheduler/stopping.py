@@ -1,25 +1,21 @@
 """When a sequence ends by its own tokens. Stop strings are text and the gateway's."""
 
-from engine_core.sequence import Sequence
+from engine_core.sequence import Request, Sequence
 from ipc.messages import FinishReason
 
 
-def output_limit(seq: Sequence, max_model_len: int) -> int:
-    """Most output tokens that the sequence may have."""
-    return min(seq.request.params.max_tokens, max_model_len - seq.num_prompt_tokens)
+def output_limit(request: Request, max_model_len: int) -> int:
+    """Most output tokens that a choice of the request may have."""
+    return min(request.params.max_tokens, max_model_len - request.num_prompt_tokens)
 
 
-def finish_reason(seq: Sequence, max_model_len: int) -> FinishReason | None:
+def finish_reason(seq: Sequence) -> FinishReason | None:
     """Why the sequence ends with its newest known token; None if it goes on."""
-    if (
-        seq.num_output_tokens > 0
-        and seq.token_ids[-1] in seq.request.stop_set
-        and seq.num_output_tokens > seq.request.params.min_tokens
-    ):
+    request, token_ids = seq.request, seq.token_ids
+    num_output = len(token_ids) - request.num_prompt_tokens
+    if num_output > 0 and token_ids[-1] in request.stop_set and num_output > request.params.min_tokens:
         return FinishReason.STOP
-    if seq.num_output_tokens >= output_limit(seq, max_model_len):
-        return FinishReason.LENGTH
-    return None
+    return FinishReason.LENGTH if num_output >= seq.output_limit else None
 
 
 def stop_token_id(seq: Sequence) -> int | None:

@@ -121,29 +121,29 @@ def test_a_sequence_ends_by_its_own_tokens(
     output: tuple[int, ...], params: dict[str, object], reason: FinishReason | None, stop_id: int | None
 ) -> None:
     seq = make_sequence(output=output, params=SamplingParams(**params))  # type: ignore[arg-type]
-    assert finish_reason(seq, 100) is reason
+    assert finish_reason(seq) is reason
     if reason is STOP:
         assert stop_token_id(seq) == stop_id
 
 
 @pytest.mark.parametrize(("max_model_len", "limit"), [(4, 1), (10, 7), (19, 16), (20, 16), (3, 0)])
 def test_the_context_ends_a_sequence_too(max_model_len: int, limit: int) -> None:
-    assert output_limit(make_sequence(), max_model_len) == limit
+    assert output_limit(make_sequence().request, max_model_len) == limit
     for num_output in range(1, 18):
-        seq = make_sequence(output=(5,) * num_output)
-        assert finish_reason(seq, max_model_len) is (LENGTH if num_output >= limit else None)
+        seq = make_sequence(output=(5,) * num_output, max_model_len=max_model_len)
+        assert finish_reason(seq) is (LENGTH if num_output >= limit else None)
 
 
 # ---- step builder
 
 
 def test_a_chunk_does_not_sample_and_the_last_one_does() -> None:
-    step, seq = StepBuilder(TokenBudget(10), 64), make_sequence(num_prompt_tokens=5)
+    step, seq = StepBuilder(TokenBudget(10)), make_sequence(num_prompt_tokens=5)
     step.schedule(seq, 3)
     assert step.budget.left == 7
     assert [(entry.start, entry.end, entry.samples) for entry in step.entries.values()] == [(0, 3, False)]
     seq.num_computed_tokens = 3
-    step = StepBuilder(TokenBudget(10), 64)
+    step = StepBuilder(TokenBudget(10))
     step.schedule(seq, 2)
     assert [(entry.start, entry.end, entry.samples) for entry in step.entries.values()] == [(3, 5, True)]
 
@@ -152,39 +152,39 @@ def test_tokens_on_their_way_count() -> None:
     params = SamplingParams(max_tokens=2)
     seq = make_sequence(params=params)
     seq.num_computed_tokens, seq.num_pending = 3, 1
-    step = StepBuilder(TokenBudget(10), 64)
+    step = StepBuilder(TokenBudget(10))
     step.schedule(seq, 1)
     (entry,) = step.entries.values()
     assert (entry.start, entry.end, entry.samples) == (3, 4, True)
     seq.num_computed_tokens, seq.num_pending = 4, 2
-    step = StepBuilder(TokenBudget(10), 64)
+    step = StepBuilder(TokenBudget(10))
     step.schedule(seq, 1)
     assert not next(iter(step.entries.values())).samples, "two tokens are drawn already"
 
 
 def test_nothing_is_sampled_without_output() -> None:
     for params, max_model_len in ((SamplingParams(max_tokens=0), 64), (SamplingParams(), 3)):
-        step, seq = StepBuilder(TokenBudget(10), max_model_len), make_sequence(params=params)
+        step, seq = StepBuilder(TokenBudget(10)), make_sequence(params=params, max_model_len=max_model_len)
         step.schedule(seq, 3)
         assert not next(iter(step.entries.values())).samples
 
 
 def test_an_entry_says_what_is_wanted() -> None:
-    step, seq = StepBuilder(TokenBudget(10), 64), make_sequence(params=SamplingParams(num_logprobs=2))
+    step, seq = StepBuilder(TokenBudget(10)), make_sequence(params=SamplingParams(num_logprobs=2))
     seq.slot, seq.grammar = 3, AlternatingGrammar()
     seq.request.num_prompt_logprobs = 4
     step.schedule(seq, 3)
     (entry,) = step.entries.values()
     assert (entry.slot, entry.num_logprobs, entry.num_prompt_logprobs, entry.needs_commit) == (3, 2, 4, True)
     seq.request.is_prompt_sent, seq.grammar = True, None
-    step = StepBuilder(TokenBudget(10), 64)
+    step = StepBuilder(TokenBudget(10))
     step.schedule(seq, 3)
     (entry,) = step.entries.values()
     assert (entry.num_prompt_logprobs, entry.needs_commit) == (-1, False)
 
 
 def test_a_removed_entry_gives_its_tokens_back() -> None:
-    step, one, other = StepBuilder(TokenBudget(4), 64), make_sequence(1), make_sequence(2)
+    step, one, other = StepBuilder(TokenBudget(4)), make_sequence(1), make_sequence(2)
     step.schedule(one, 3)
     step.remove(one)
     step.remove(other)
@@ -198,11 +198,11 @@ def test_a_step_tells_of_each_block_once() -> None:
     seq.block_table.blocks, idle.block_table.blocks = [Block(4), Block(7)], [Block(9)]
     updates = []
     for _ in range(2):
-        step = StepBuilder(TokenBudget(4), 64)
+        step = StepBuilder(TokenBudget(4))
         step.schedule(seq, 1)
         updates.append(step.build(1).block_table_updates)
     seq.block_table.blocks.append(Block(2))
-    step = StepBuilder(TokenBudget(4), 64)
+    step = StepBuilder(TokenBudget(4))
     step.schedule(seq, 1)
     updates.append(step.build(1).block_table_updates)
     assert updates == [(BlockTableUpdate(1, 0, (4, 7)),), (), (BlockTableUpdate(1, 2, (2,)),)]
@@ -210,7 +210,7 @@ def test_a_step_tells_of_each_block_once() -> None:
 
 
 def test_a_step_is_a_picture_of_its_moment() -> None:
-    step, seq = StepBuilder(TokenBudget(8), 64), make_sequence(output=(5,), choice=2)
+    step, seq = StepBuilder(TokenBudget(8)), make_sequence(output=(5,), choice=2)
     seq.slot = 1
     step.bind(seq)
     step.schedule(seq, 4)
