@@ -61,7 +61,8 @@ class Round:
 
 async def run_round(url: str, workload: Workload, seed: int, api_key: str | None) -> Round:
     """Raises RuntimeError when a request fails: such a figure would mean nothing."""
-    draw = random.Random(seed)
+    # A server remembers prompts: no two workloads of one sitting may share them.
+    draw = random.Random(f"{seed} {workload}")
     prompts = [workload.prompt(draw) for _ in range(workload.num_requests)]
     results: list[Completion] = []
 

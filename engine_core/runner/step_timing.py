@@ -7,8 +7,8 @@ from engine_core.step import BlockTableUpdate, ScheduledSequence, SchedulerOutpu
 from engine_core.step_cost import StepCost, context_tokens
 from ipc.params import SamplingParams
 
-NUM_ROWS = 128
-NUM_ROWS_OF_SLOW = 32  # where a single row takes longer than SLOW_SECONDS
+NUM_ROWS = 64
+NUM_ROWS_OF_SLOW = 16  # where a single row takes longer than SLOW_SECONDS
 SLOW_SECONDS = 0.1
 NUM_SEQUENCES = 32
 FAR_CONTEXT = 1920
