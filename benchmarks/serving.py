@@ -11,7 +11,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from benchmarks.command import Part, positive, run_part
 from benchmarks.report import Table
@@ -22,14 +22,15 @@ from loadtest.figures import spread
 
 TARGET_GATEWAY_MICROSECONDS = 40
 TARGET_BESIDE_RATIO = 3
+BESIDE_INPUT_TOKENS, BESIDE_OUTPUT_TOKENS = 16, 256
 IDLE_SECONDS = 3.0
 COLUMNS = (
     *("server", "tokens/s", "ratio", "TTFT ms", "ms between tokens", "p99 ms"),
     *("client CPU s", "gateway CPU s", "engine CPU s", "gateway µs a token"),
 )
 BESIDE_COLUMNS = (
-    *("server", "ms between tokens", "p99 ms without", "p99 ms with", "ratio", "p99 ms while it is computed"),
-    "its TTFT ms",
+    *("server", "ms between tokens", "p99 ms without", "p99 ms with", "p99 with / median"),
+    *("p99 ms while it is computed", "its TTFT ms"),
 )
 
 
@@ -84,7 +85,10 @@ def measure(options: argparse.Namespace) -> Iterator[Table]:
         for concurrency in options.concurrency or ([1, 8] if options.quick else [1, 8, 32, 64]):
             yield asyncio.run(measure_load(servers, workload(options, concurrency), options))
         long = options.beside_prompt_tokens or (1000 if options.quick else 4000)
-        yield asyncio.run(measure_beside(servers, workload(options, options.beside_streams), long, options))
+        streams = workload(options, options.beside_streams)
+        # Short prompts, so that all begin within few steps; and they go on until the long one is computed.
+        streams = replace(streams, num_prompt_tokens=BESIDE_INPUT_TOKENS, num_output_tokens=BESIDE_OUTPUT_TOKENS)
+        yield asyncio.run(measure_beside(servers, streams, long, options))
 
 
 def workload(options: argparse.Namespace, concurrency: int) -> Workload:
@@ -182,7 +186,7 @@ def beside_table(load: Workload, num_tokens: int, rounds: dict[str, list[tuple[S
             spread([alone.gap for alone, _ in own], 1e3, 2),
             spread([alone.gap_p99 for alone, _ in own], 1e3, 2),
             spread([beside.gap_p99 for _, beside in own], 1e3, 2),
-            spread([beside.gap_p99 / alone.gap_p99 for alone, beside in own], digits=2),
+            spread([beside.gap_p99 / alone.gap for alone, beside in own], digits=2),
             spread([beside.gap_p99_beside for _, beside in own], 1e3, 2),
             f"{statistics.median(beside.first_token for _, beside in own) * 1e3:.0f}",
         ]
@@ -195,7 +199,7 @@ def beside_table(load: Workload, num_tokens: int, rounds: dict[str, list[tuple[S
         rows,
         (
             "between the last stream's first token and the first stream's last one; with and without in turns",
-            f"ratio: at most {TARGET_BESIDE_RATIO} is the aim",
+            f"p99 with the prompt over the median without it: at most {TARGET_BESIDE_RATIO} is the aim",
         ),
     )
 

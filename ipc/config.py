@@ -77,7 +77,7 @@ class SchedulerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         int | None,
         Meta(
             description="Token budget of a step; default: 2048, and of prompts no more than keeps a step within "
-            "2.5 times what its decodes take (250 ms where nobody decodes), by steps timed at start-up."
+            "twice what its decodes take (250 ms where nobody decodes), by steps timed at start-up."
         ),
     ] = None
     scheduling_policy: Annotated[str, Meta(description="Order of the waiting requests: fcfs or priority.")] = "fcfs"

@@ -9,7 +9,7 @@ from engine_core.step_cost import StepCost, context_tokens
 
 DEFAULT_MAX_TOKENS = 2048
 TARGET_SECONDS = 0.25  # of a step in which nobody decodes
-MAX_STALL = 2.5  # a step with chunks may take this many times what its decodes alone take
+MAX_STALL = 2.0  # a step with chunks may take this many times what its decodes alone take, as far as can be told
 MIN_CHUNK = 16  # tokens: below it a step computes little beside what it costs anyway
 
 

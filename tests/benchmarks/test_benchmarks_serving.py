@@ -37,7 +37,7 @@ def test_the_table_of_a_long_prompt() -> None:
     table = beside_table(LOAD, 4000, {"one": [(alone, beside)]})
     (row,) = table.rows
     assert len(row) == len(table.columns)
-    assert [row[0], row[4], row[-1]] == ["one", "2.50 (2.50 - 2.50)", "1500"]
+    assert [row[0], row[4], row[-1]] == ["one", "5.00 (5.00 - 5.00)", "1500"]
     assert "one prompt of 4000 tokens" in table.title
 
 
