@@ -9,8 +9,8 @@ from importlib import import_module
 from benchmarks.command import Part, add_common_options, end_in_order, report
 from benchmarks.report import Table
 
-# The server first: the load generator is to be light, and the other parts import torch.
-PARTS = ("serving", "host", "kernels", "engine")
+# Servers first: whoever asks them is to be light, and the other parts import torch.
+PARTS = ("startup", "serving", "host", "kernels", "engine")
 
 
 def measure(names: Sequence[str], arguments: Sequence[str]) -> Iterator[Table]:

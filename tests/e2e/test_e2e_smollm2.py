@@ -111,10 +111,11 @@ def perplexity(server: ServerProcess, ids: list[int]) -> float:
     return math.exp(-sum(logprobs) / len(logprobs))
 
 
+@pytest.mark.parametrize("flag", ["--quantization", "--kv-cache-dtype"])
 def test_int8_is_within_two_percent_of_bfloat16(
-    bfloat16: ServerProcess, folder: Path, prose: list[int], tmp_path: Path
+    flag: str, bfloat16: ServerProcess, folder: Path, prose: list[int], tmp_path: Path
 ) -> None:
-    with ServerProcess(tmp_path, str(folder), "--quantization", "int8", *OPTIONS) as process:
+    with ServerProcess(tmp_path, str(folder), flag, "int8", *OPTIONS) as process:
         ids = prose[:800]
         assert perplexity(process.wait_ready(), ids) < 1.02 * perplexity(bfloat16, ids)
         check_answer(process, "Name the capital of France.")
