@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from e2e_http import CHAT, COMP, Exchange, chat, comp, long_runner, post
-from e2e_process import ServerProcess
+from e2e_process import ServerProcess, wait_until
 
 ABORTED = "request_success_total{finished_reason=abort}"
 LIMIT = 1.0  # seconds from the close to the engine's having let go
@@ -55,11 +55,13 @@ def test_while_running(single_server: ServerProcess, path: str, is_stream: bool)
     if is_stream:
         exchange.read_events(3)
     single_server.wait_load(running=1)
+    tokens = "generation_tokens_total"
+    wait_until(lambda: single_server.metric(tokens) > before[tokens], 20, "a token")
     exchange.close()
     check_gone(single_server)
     after = single_server.settled_metrics()
     assert after[ABORTED] == before[ABORTED] + 1
-    assert after["generation_tokens_total"] > before["generation_tokens_total"]  # the work done stays counted
+    assert after[tokens] > before[tokens]  # the work done stays counted
 
 
 def test_during_a_long_prefill(single_server: ServerProcess) -> None:
