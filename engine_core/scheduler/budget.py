@@ -10,6 +10,7 @@ from engine_core.step_cost import StepCost, context_tokens
 DEFAULT_MAX_TOKENS = 2048
 TARGET_SECONDS = 0.25  # of a step in which nobody decodes
 MAX_STALL = 2.0  # a step with chunks may take this many times what its decodes alone take, as far as can be told
+MIN_ALONE = 128  # rows of a step in which nobody decodes, however slow they are
 MIN_CHUNK = 16  # tokens: below it a step computes little beside what it costs anyway
 
 
@@ -64,7 +65,7 @@ class TokenBudget:
             self._chunk_context += sign * context_tokens(start, num_tokens)
 
     def _has_time_for(self, num_tokens: int, start: int) -> bool:
-        if self._cost is None:
+        if self._cost is None or (not self._decodes and self._chunk_rows + num_tokens <= MIN_ALONE):
             return True
         seconds = self._cost.seconds(
             self._decodes + self._chunk_rows + num_tokens,

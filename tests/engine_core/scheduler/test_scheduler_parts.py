@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sequence_cases import make_sequence
 
 from engine_core.kv_cache.block import Block
-from engine_core.scheduler.budget import MAX_STALL, MIN_CHUNK, TARGET_SECONDS, TokenBudget
+from engine_core.scheduler.budget import MAX_STALL, MIN_ALONE, MIN_CHUNK, TARGET_SECONDS, TokenBudget
 from engine_core.scheduler.step_builder import StepBuilder
 from engine_core.scheduler.stopping import finish_reason, output_limit, stop_token_id
 from engine_core.step import BlockTableUpdate, SlotBinding
@@ -64,7 +64,8 @@ def test_chunks_keep_a_step_within_its_time(contexts: list[int], chunks: list[tu
         fitting = budget.fit(wanted, start)
         if is_first:
             assert fitting >= min(MIN_CHUNK, wanted, budget.left)
-        if fitting > (MIN_CHUNK if is_first else 0):
+        is_small = not contexts and sum(num_tokens for _, num_tokens in spans) + fitting <= MIN_ALONE
+        if fitting > (MIN_CHUNK if is_first else 0) and not is_small:
             assert load_of([*spans, (start, fitting)]) <= limit
         if MIN_CHUNK <= fitting < min(wanted, budget.left):
             assert load_of([*spans, (start, fitting + 1)]) > limit
@@ -84,6 +85,17 @@ def test_a_chunk_beside_few_decodes_is_shorter_than_one_alone() -> None:
     beside.refund(65, 0)
     assert not beside.is_spent
     assert beside.fit(4000, 0) == 65
+
+
+def test_a_slow_machine_computes_128_rows_where_nobody_waits() -> None:
+    slow = StepCost(floor=1.0, row=0.1, sequence=0.0, context=0.001)
+    alone, beside = TokenBudget(2048, slow), TokenBudget(2048, slow)
+    assert alone.fit(4000, 0) == 128
+    alone.spend(100, 0)
+    assert not alone.is_spent
+    assert alone.fit(4000, 0) == 28
+    beside.spend(1, 0)
+    assert beside.fit(4000, 4000) == MIN_CHUNK
 
 
 def test_without_a_cost_the_number_of_tokens_is_all_that_counts() -> None:
