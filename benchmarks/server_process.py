@@ -37,14 +37,21 @@ class RunningServer:
 def octavo_server(model: str, name: str, flags: str) -> Iterator[RunningServer]:
     """Serve ``model`` as ``name`` with further ``flags`` until the block ends. Raises ConfigError if it does not start,
     with the last thing that it said."""
-    command = [sys.executable, "-m", "octavo.cli", "serve", model, "--served-model-name", name]
-    command += ["--port", "0", "--log-level", "warning", *shlex.split(flags)]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    try:
+    with serve_command(model, name, 0, "warning", flags) as process:
+        assert process.stderr is not None
         url = wait_ready(process.stderr)
         threading.Thread(target=drain, args=(process.stderr,), daemon=True).start()
         yield RunningServer(url, process.pid, tuple(descendants(process.pid)))
+
+
+@contextmanager
+def serve_command(model: str, name: str, port: int, log_level: str, flags: str) -> Iterator["subprocess.Popen[str]"]:
+    """``octavo serve``, just started, its log on ``stderr``; ended with the block."""
+    command = [sys.executable, "-m", "octavo.cli", "serve", model, "--served-model-name", name]
+    command += ["--port", str(port), "--log-level", log_level, *shlex.split(flags)]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    try:
+        yield process
     finally:
         process.terminate()
         try:

@@ -7,7 +7,6 @@ log as they arrive, and a completion of one token, all in seconds since the proc
 import argparse
 import http.client
 import json
-import shlex
 import socket
 import subprocess
 import sys
@@ -19,7 +18,7 @@ from typing import IO
 
 from benchmarks.command import Part, run_part
 from benchmarks.report import Table
-from benchmarks.server_process import READY, STOP_SECONDS
+from benchmarks.server_process import READY, serve_command
 from ipc.errors import ConfigError
 from loadtest.figures import spread
 
@@ -100,19 +99,9 @@ def start_once(model: str, flags: str) -> dict[str, float]:
 @contextmanager
 def server(model: str, port: int, flags: str) -> Iterator[tuple["subprocess.Popen[str]", float]]:
     """The process and when it was started; ended with the block."""
-    command = [sys.executable, "-m", "octavo.cli", "serve", model, "--served-model-name", "startup"]
-    command += ["--port", str(port), "--log-level", "info", *shlex.split(flags)]
     started = time.perf_counter()
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    try:
+    with serve_command(model, "startup", port, "info", flags) as process:
         yield process, started
-    finally:
-        process.terminate()
-        try:
-            process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 def free_port() -> int:
