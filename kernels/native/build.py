@@ -1,7 +1,8 @@
 """Compiling the native sources for this host, once: into the user's cache, or a temporary folder without one.
 
-A source that names OCTAVO_ISA is compiled for every instruction set of the machine; which one runs is chosen when the
-library is loaded, so one file serves every host of the same machine type and compiler.
+A source that names OCTAVO_ISA is compiled for every instruction set of the machine (for AMX only one that says
+OCTAVO_DISPATCH_WITH_AMX, src/isa.h); which one runs is chosen when the library is loaded, so one file serves every host
+of the same machine type and compiler.
 """
 
 import atexit
@@ -28,9 +29,10 @@ FLAGS = (
 )
 AVX2_FLAGS = ("-mavx2", "-mfma", "-mf16c")
 AVX512_FLAGS = (*AVX2_FLAGS, *(f"-mavx512{part}" for part in ("f", "bw", "dq", "vl", "bf16", "vnni")))
+AMX_FLAGS = ("-DOCTAVO_ISA_AVX512", *AVX512_FLAGS, "-mamx-tile", "-mamx-bf16", "-mamx-int8")
 ISA_FLAGS: dict[str, tuple[str, ...]] = {"generic": ()}
 if platform.machine() in ("x86_64", "AMD64"):
-    ISA_FLAGS |= {"avx2": AVX2_FLAGS, "avx512": AVX512_FLAGS}
+    ISA_FLAGS |= {"avx2": AVX2_FLAGS, "avx512": AVX512_FLAGS, "amx": AMX_FLAGS}
 
 logger = logging.getLogger("kernels.native")
 
@@ -104,18 +106,21 @@ def build_digest(compiler: str) -> str:
 
 def compile_library(compiler: str, folder: Path) -> Path:
     """Compile and link everything in ``folder``. Raises ``NativeUnavailable`` with the compiler's message."""
-    units = [
-        (source, isa)
-        for source in sorted(SOURCES.glob("*.cpp"))
-        for isa in (ISA_FLAGS if "OCTAVO_ISA" in source.read_text() else (None,))
-    ]
+    units = [(source, isa) for source in sorted(SOURCES.glob("*.cpp")) for isa in isas_of(source.read_text())]
     with ThreadPoolExecutor(NUM_JOBS) as executor:
         objects = list(executor.map(lambda unit: compile_unit(compiler, folder, *unit), units))
     # Of an inline function that several objects have the linker takes the first: it must be one that every host runs.
-    objects.sort(key=lambda path: path.name.endswith((".avx2.o", ".avx512.o")))
+    objects.sort(key=lambda path: not path.name.endswith((".common.o", ".generic.o")))
     library = folder / LIBRARY_NAME
     run_compiler([compiler, "-shared", "-pthread", "-o", str(library), *map(str, objects)])
     return library
+
+
+def isas_of(source: str) -> list[str | None]:
+    """What a source is compiled for; None: once, for all."""
+    if "OCTAVO_ISA" not in source:
+        return [None]
+    return [isa for isa in ISA_FLAGS if isa != "amx" or "OCTAVO_DISPATCH_WITH_AMX" in source]
 
 
 def compile_unit(compiler: str, folder: Path, source: Path, isa: str | None) -> Path:

@@ -12,7 +12,9 @@ from threading import Lock
 
 from kernels.native.build import NativeUnavailable, build, sources_digest
 
-ISAS = ("avx512", "avx2", "generic")
+ISAS = ("amx", "avx512", "avx2", "generic")
+VECTOR_ISAS = ISAS[1:]
+"""Without amx, in which only the linear layers differ from avx512."""
 
 
 class Library:

@@ -3,16 +3,40 @@
 
 #include <atomic>
 #include <cstring>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 namespace octavo {
 namespace {
 
-constexpr int kNumIsas = 3;
-const char* const kNames[kNumIsas] = {"generic", "avx2", "avx512"};
+constexpr int kNumIsas = 4;
+const char* const kNames[kNumIsas] = {"generic", "avx2", "avx512", "amx"};
+
+#if defined(__x86_64__)
+// Of a processor with matrix tiles for bfloat16 and int8. Linux lets a process use them once it has asked.
+bool may_use_amx() {
+  unsigned int a, b, c, d;
+  constexpr unsigned int kBf16 = 1u << 22, kTile = 1u << 24, kInt8 = 1u << 25, kAll = kBf16 | kTile | kInt8;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & kAll) != kAll) return false;
+#if defined(__linux__)
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+#endif
 
 bool is_supported(Isa isa) {
 #if defined(__x86_64__)
   switch (isa) {
+    case Isa::kAmx:
+      return is_supported(Isa::kAvx512) && may_use_amx();
     case Isa::kAvx512:
       return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
              __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&

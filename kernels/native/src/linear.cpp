@@ -1,13 +1,12 @@
 // x [M, K] times a packed weight: inputs are packed, then every thread takes (block of rows, panel) units in order.
 //
-// Threads begin at their own share, so each streams through memory, and help the others when it is done. Which thread
-// computes a unit, and how many rows a tile has, changes no bit.
+// Which thread computes a unit, and how many rows a tile has, changes no bit.
 #include "linear.h"
 
-#include <atomic>
 #include <utility>
 
 #include "isa.h"
+#include "units.h"
 #include "vec.h"
 
 #if defined(OCTAVO_ISA_AVX512)
@@ -19,14 +18,15 @@
 #endif
 #include "linear_inputs.h"
 #include "linear_results.h"
+#if defined(OCTAVO_ISA_AMX)
+#include "linear_amx.h"
+#endif
 
 namespace octavo {
 namespace OCTAVO_ISA {
 namespace {
 
 constexpr int64_t kBlockBytes = 384 << 10;     // inputs that stay in a core's cache while panels pass by
-constexpr int64_t kParallelInputs = 32 << 10;  // fewer are packed by the caller
-constexpr int kMaxShares = 64;
 
 template <int R>
 void multiply(const octavo_linear_args& args, const char* weight, const InputTile& tile, int64_t segment,
@@ -124,7 +124,7 @@ struct Linear {
         function(args, part, rows, segment, steps, sums + segment * rows.count * kPanelLanes,
                  ahead_of(part, panel_bytes, rows, index - begin, end - begin));
       }
-      finish_tile(args, panel, rows.first, rows.count, sums);
+      finish_tile(args, panel, rows.first, rows.count, rows.count * kPanelLanes, sums);
     }
   }
 
@@ -136,40 +136,31 @@ struct Linear {
   }
 
   void run() const {
-    const int64_t blocks = ceil_div(tiles, tiles_per_block), units = blocks * panels;
-    struct alignas(64) Share {
-      std::atomic<int64_t> next;
-      int64_t end;
-    } shares[kMaxShares];
-    int64_t count = num_threads() < kMaxShares ? num_threads() : kMaxShares;
-    if (units < count) count = units;
-    for (int64_t i = 0; i < count; i++) {
-      shares[i].next.store(units * i / count, std::memory_order_relaxed);
-      shares[i].end = units * (i + 1) / count;
-    }
-    parallel_for(count, [&](int64_t own, int) {
-      for (int64_t i = 0; i < count; i++) {
-        Share& share = shares[(own + i) % count];
-        for (;;) {
-          const int64_t unit = share.next.fetch_add(1, std::memory_order_relaxed);
-          if (unit >= share.end) break;
-          compute(unit / panels, unit % panels);
-        }
-      }
+    const int64_t blocks = ceil_div(tiles, tiles_per_block);
+    share_units(blocks * panels, [this](Units units) {
+      for (int64_t unit; (unit = units.take()) >= 0;) compute(unit / panels, unit % panels);
     });
   }
 };
+
+template <typename Method>
+void multiply_with(const octavo_linear_args& args) {
+  const Method method(args);
+  method.pack();
+  method.run();
+}
 
 }  // namespace
 
 void linear(const octavo_linear_args* args) {
   if (args->num_rows == 0 || args->num_outputs == 0) return;
-  const Linear linear(*args);
-  linear.pack();
-  linear.run();
+#if defined(OCTAVO_ISA_AMX)
+  if (MatrixLinear::suits(*args)) return multiply_with<MatrixLinear>(*args);
+#endif
+  multiply_with<Linear>(*args);
 }
 
 }  // namespace OCTAVO_ISA
 }  // namespace octavo
 
-OCTAVO_DISPATCH(linear, octavo_linear_args)
+OCTAVO_DISPATCH_WITH_AMX(linear, octavo_linear_args)

@@ -6,6 +6,8 @@
 namespace octavo {
 namespace OCTAVO_ISA {
 
+constexpr int64_t kParallelInputs = 32 << 10;  // fewer are packed by the caller
+
 // Rows first ... first + count - 1, and where they go.
 struct InputTile {
   int64_t first;

@@ -75,22 +75,23 @@ struct PartOfRow {
   }
 };
 
-// sums: [segment][row of the tile][32] of rows first ... first + count - 1 and one panel.
-static void finish_tile(const octavo_linear_args& args, int64_t panel, int64_t first, int64_t count,
+// sums: [segment][row of the tile][32] of rows first ... first + count - 1 and one panel; from one segment to the next
+// there are `distance` floats.
+static void finish_tile(const octavo_linear_args& args, int64_t panel, int64_t first, int64_t count, int64_t distance,
                         const float* sums) {
   const Lanes lanes[2] = {panel_lanes(panel, 0, args.num_outputs, args.is_gated != 0),
                           panel_lanes(panel, 1, args.num_outputs, args.is_gated != 0)};
   const bool is_whole = lanes[0].count == kLanes && lanes[1].count == kLanes;
   if (is_whole && (args.epilogue == kSiluAndMul || args.out_dtype == kFloat32)) {
     for (int64_t r = 0; r < count; r++)
-      PartOfRow{args, first + r, panel, sums + r * kPanelLanes, count * kPanelLanes}.finish(lanes);
+      PartOfRow{args, first + r, panel, sums + r * kPanelLanes, distance}.finish(lanes);
     return;
   }
   for (int64_t r = 0; r < count; r++) {
     Vec result[2];
     for (int half = 0; half < 2; half++) {
       if (lanes[half].count == 0) continue;
-      Vec sum = add_in_tree<Vec>(sums + r * kPanelLanes + half * kLanes, args.segments, count * kPanelLanes);
+      Vec sum = add_in_tree<Vec>(sums + r * kPanelLanes + half * kLanes, args.segments, distance);
       if (args.channel_scales != nullptr) sum *= load(args.channel_scales + panel * kPanelLanes + half * kLanes);
       if (args.bias != nullptr) sum += load_lanes(args.bias, lanes[half]);
       if (args.epilogue == kResidual) sum += load_lanes(args.residual.row<float>(first + r), lanes[half]);

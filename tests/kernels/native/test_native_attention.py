@@ -14,7 +14,7 @@ from native_libraries import allocate, library_of
 
 from kernels.native import attention
 from kernels.native.attention import NativeKVLayout
-from kernels.native.library import ISAS, Library
+from kernels.native.library import VECTOR_ISAS, Library
 from kernels.ops import AttentionBatch
 
 DTYPES = [torch.float32, torch.bfloat16]
@@ -22,7 +22,7 @@ PAIRS = [(q, kv) for q in DTYPES for kv in KV_DTYPES]
 LENGTH = 2100  # crosses two segments
 
 
-@pytest.fixture(params=ISAS)
+@pytest.fixture(params=VECTOR_ISAS)
 def library(request: pytest.FixtureRequest) -> Iterator[Library]:
     """On one thread, until the test asks for more."""
     library = library_of(request.param)

@@ -5,10 +5,10 @@ import torch
 from native_libraries import library_of
 
 from kernels.native.bandwidth import LOOPS, VECTOR_BYTES, read_memory
-from kernels.native.library import ISAS
+from kernels.native.library import VECTOR_ISAS
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", VECTOR_ISAS)
 @pytest.mark.parametrize("loop", range(len(LOOPS)), ids=LOOPS)
 def test_the_sum_is_that_of_all_words(isa: str, loop: int) -> None:
     part = 2**18  # bytes of one task

@@ -19,6 +19,8 @@ PER_ISA = """
 #define LEVEL 1
 #elif defined(OCTAVO_ISA_AVX2)
 #define LEVEL 2
+#elif defined(OCTAVO_ISA_AMX)
+#define LEVEL 4  // OCTAVO_DISPATCH_WITH_AMX
 #else
 #define LEVEL 3
 #endif
@@ -77,7 +79,7 @@ def test_several_builds_at_once_do_not_clash() -> None:
 def test_shared_inline_functions_are_those_of_the_plainest_machine(sources: Path) -> None:
     (sources / "abc.cpp").write_text(PER_ISA)
     handle = ctypes.CDLL(str(build.build()))
-    for level, isa in enumerate(("generic", "avx2", "avx512"), 1):
+    for level, isa in enumerate(("generic", "avx2", "avx512", "amx"), 1):
         assert getattr(handle, f"octavo_own_{isa}")() == level
         assert getattr(handle, f"octavo_shared_{isa}")() == 1
 

@@ -13,14 +13,14 @@ from torch import Tensor
 
 from kernels.native import attention, layers
 from kernels.native.attention import NativeKVLayout
-from kernels.native.library import ISAS, Library
+from kernels.native.library import VECTOR_ISAS, Library
 
 DTYPES = [torch.float32, torch.bfloat16]
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2**-8}
 NUM_ROWS = 201
 
 
-@pytest.fixture(params=ISAS)
+@pytest.fixture(params=VECTOR_ISAS)
 def library(request: pytest.FixtureRequest) -> Iterator[Library]:
     """On one thread, until the test asks for more."""
     library = library_of(request.param)

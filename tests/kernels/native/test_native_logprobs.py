@@ -8,10 +8,10 @@ import torch
 from native_libraries import library_of
 from native_samplers import LOGITS, Sampler
 
-from kernels.native.library import ISAS
+from kernels.native.library import VECTOR_ISAS
 
 
-@pytest.fixture(scope="module", params=ISAS)
+@pytest.fixture(scope="module", params=VECTOR_ISAS)
 def sampler(request: pytest.FixtureRequest) -> Sampler:
     return Sampler(library_of(request.param))
 

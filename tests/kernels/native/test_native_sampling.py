@@ -16,7 +16,7 @@ from native_libraries import library_of
 from native_samplers import LOGITS, Sampler, assert_equal, random_request, sound_rows
 from torch import Tensor
 
-from kernels.native.library import ISAS
+from kernels.native.library import VECTOR_ISAS
 from kernels.native.sampling import prepare_logprobs, prepare_sample
 from kernels.ops import load
 from kernels.reference.elementwise import exp_nonpositive
@@ -26,7 +26,7 @@ SIZES = [1, 2, 5, 17, 63, 64, 65, 130, 700, 4200]
 reference = load("reference")
 
 
-@pytest.fixture(scope="module", params=ISAS)
+@pytest.fixture(scope="module", params=VECTOR_ISAS)
 def sampler(request: pytest.FixtureRequest) -> Sampler:
     return Sampler(library_of(request.param))
 
