@@ -20,7 +20,7 @@ constexpr int64_t kStepsAtOnce = 16;  // of a panel: the rows of a tile of weigh
 constexpr int64_t kWeightBytes = kStepsAtOnce * kPanelStepBytes;
 constexpr int64_t kInputsAtOnceInt8 = 64;
 constexpr int64_t kMinRowsInt8 = 12;  // fewer rows of int8 are as fast, and simpler, on vectors
-constexpr int64_t kMatrixBlockBytes = 384 << 10;  // inputs that stay in a core's cache while panels pass by
+constexpr int64_t kMatrixBlockBytes = 768 << 10;  // inputs of rows that one thread takes at once
 
 // Registers: sums of two tiles of rows by the panel's halves, their inputs, the halves' weights. (GCC pastes these into
 // assembly, so they are macros.)
@@ -61,9 +61,9 @@ template <int P>
 static inline __attribute__((always_inline)) void load_operands(const char* weight, const MatrixInputs<P>& x,
                                                                 int64_t step) {
   const int64_t place = step * x.rows * kMatrixRowBytes;
-  _tile_loadd(OCTAVO_WEIGHTS0, weight, kPanelStepBytes);
+  _tile_stream_loadd(OCTAVO_WEIGHTS0, weight, kPanelStepBytes);  // past the nearest cache, where inputs are
   _tile_loadd(OCTAVO_INPUTS0, x.inputs[0] + place, kMatrixRowBytes);
-  _tile_loadd(OCTAVO_WEIGHTS1, weight + kMatrixRowBytes, kPanelStepBytes);
+  _tile_stream_loadd(OCTAVO_WEIGHTS1, weight + kMatrixRowBytes, kPanelStepBytes);
   if constexpr (P == 2) _tile_loadd(OCTAVO_INPUTS1, x.inputs[1] + place, kMatrixRowBytes);
 }
 
@@ -109,7 +109,7 @@ static inline __attribute__((always_inline)) void store_sums(T* const* out) {
 // Asks for the weights that a lone tile needs soon.
 static inline void fetch_weights(const char* next) {
 #pragma GCC unroll 32
-  for (int64_t i = 0; i < kWeightBytes; i += 64) __builtin_prefetch(next + i, 0, 3);
+  for (int64_t i = 0; i < kWeightBytes; i += 64) __builtin_prefetch(next + i, 0, 2);
 }
 
 // `last`: the last step's weights, which lie elsewhere where the segment ends within them.
@@ -232,11 +232,15 @@ struct MatrixLinear {
     corrections[place] = -128 * group.sum;
   }
 
+  void pack_tile(int64_t tile) const {
+    for (int64_t r = 0; r < rows; r++) pack_row(tile, r);
+  }
+
   void pack() const {
     if (args.num_rows * args.num_inputs > kParallelInputs) {
-      parallel_for(tiles * rows, [this](int64_t index, int) { pack_row(index / rows, index % rows); });
+      parallel_for(tiles, [this](int64_t tile, int) { pack_tile(tile); });
     } else {
-      for (int64_t index = 0; index < tiles * rows; index++) pack_row(index / rows, index % rows);
+      for (int64_t tile = 0; tile < tiles; tile++) pack_tile(tile);
     }
   }
 
@@ -255,12 +259,14 @@ struct MatrixLinear {
 
   // P tiles of rows times one panel.
   template <int P>
-  void compute_tiles(const char* weight, int64_t panel, int64_t tile, int64_t ahead) const {
+  void compute_tiles(int64_t tile, int64_t panel, int64_t ahead) const {
     alignas(64) float sums[P][kMaxSegments * kMatrixRows * kPanelLanes];
+    const int64_t segment_bytes = segment_steps * kPanelStepBytes;
+    const char* weight = static_cast<const char*>(args.weight) + panel * args.segments * segment_bytes;
     for (int64_t segment = 0; segment < args.segments; segment++) {
       float* out[P];
       for (int p = 0; p < P; p++) out[p] = sums[p] + segment * rows * kPanelLanes;
-      add_segment<P>(weight + segment * segment_steps * kPanelStepBytes, tile, segment, ahead, out);
+      add_segment<P>(weight + segment * segment_bytes, tile, segment, ahead, out);
     }
     for (int p = 0; p < P; p++) {
       const int64_t first = first_row(tile + p);
@@ -281,27 +287,47 @@ struct MatrixLinear {
     bf16_sums<P>(weight, padded, x, steps, ahead, out);
   }
 
-  void compute(int64_t block, int64_t panel) const {
-    const int64_t panel_bytes = args.segments * segment_steps * kPanelStepBytes;
-    const char* weight = static_cast<const char*>(args.weight) + panel * panel_bytes;
+  // A block of rows times some panels. Two tiles of rows stay in the nearest cache while the panels pass by, the panels
+  // in the next one until the block is done; only at first do they come from memory.
+  void compute(int64_t block, int64_t first_panel, int64_t end_panel) const {
     const int64_t begin = block * tiles_per_block;
     const int64_t end = begin + tiles_per_block < tiles ? begin + tiles_per_block : tiles;
-    int64_t tile = begin;
-    for (; tile + 2 <= end; tile += 2) compute_tiles<2>(weight, panel, tile, end - begin <= 2 ? kFetchDistance : 0);
-    if (tile < end) compute_tiles<1>(weight, panel, tile, end - begin <= 2 ? kFetchDistance : 0);
+    for (int64_t tile = begin; tile < end; tile += 2) {
+      const int64_t ahead = tile == begin ? kFetchDistance : 0;
+      for (int64_t panel = first_panel; panel < end_panel; panel++) {
+        if (tile + 1 < end) {
+          compute_tiles<2>(tile, panel, ahead);
+        } else {
+          compute_tiles<1>(tile, panel, ahead);
+        }
+      }
+    }
+  }
+
+  // Lone tiles pass through the weights once, so threads may share them panel by panel.
+  int64_t panels_at_once() const {
+    if (tiles <= 2) return 1;
+    const int64_t fit = kPanelBytesAtOnce / (args.segments * segment_steps * kPanelStepBytes);
+    const int64_t fair = panels / (2 * num_threads()), count = fit < fair ? fit : fair;
+    return count > 0 ? count : 1;
   }
 
   void run() const {
     const MatrixShape shape(rows);
     const int64_t blocks = ceil_div(tiles, tiles_per_block);
-    share_units(blocks * panels, [&](Units units) {
+    const int64_t at_once = panels_at_once(), chunks = ceil_div(panels, at_once);
+    share_units(blocks * chunks, [&](Units units) {
       _tile_loadconfig(&shape);
-      for (int64_t unit; (unit = units.take()) >= 0;) compute(unit / panels, unit % panels);
+      for (int64_t unit; (unit = units.take()) >= 0;) {
+        const int64_t first = unit % chunks * at_once;
+        compute(unit / chunks, first, first + at_once < panels ? first + at_once : panels);
+      }
       _tile_release();
     });
   }
 
-  static constexpr int64_t kFetchDistance = 4 * kWeightBytes;
+  static constexpr int64_t kFetchDistance = 8 * kWeightBytes;
+  static constexpr int64_t kPanelBytesAtOnce = 160 << 10;  // measured: more is slower
 };
 
 }  // namespace OCTAVO_ISA
