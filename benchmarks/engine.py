@@ -69,6 +69,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=positive, help="decode steps of a round; default: 32")
 
 
+def parse_defaults(*, model: str) -> argparse.Namespace:
+    """What the command line says without flags, in bfloat16 alone, for another part that needs an engine."""
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    return parser.parse_args(["--model", model, "--quantization", "none"])
+
+
 def measure(options: argparse.Namespace) -> Iterator[Table]:
     """A table for decode and one for prompts."""
     configure("warning")
@@ -168,10 +175,16 @@ def measure_decode(
     )
 
 
-def decode(local: LocalCore, batch: int, num_steps: int, ceiling: ReadCeiling | None) -> DecodeRound:
+def decode(
+    local: LocalCore,
+    batch: int,
+    num_steps: int,
+    ceiling: ReadCeiling | None,
+    grammar: tuple[str, str] | None = None,
+) -> DecodeRound:
     """One round. Sequences are aborted at its end. Raises RuntimeError if one has ended before."""
     num_output = num_output_tokens(batch, num_steps, local.core.scheduler.limits.max_num_batched_tokens)
-    requests = [local.add(PROMPT_TOKENS, num_output) for _ in range(batch)]
+    requests = [local.add(PROMPT_TOKENS, num_output, grammar) for _ in range(batch)]
     local.step_until(lambda: local.has_begun(requests))
     for _ in range(WARM_UP_STEPS):
         local.core.step()

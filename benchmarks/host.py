@@ -16,6 +16,7 @@ from benchmarks.command import Part, positive, run_part
 from benchmarks.local_core import LocalChannel, LocalCore
 from benchmarks.report import Table
 from engine_core import registry
+from engine_core.beam import BeamSearches
 from engine_core.core import EngineCore
 from engine_core.kv_cache.manager import KVCacheManager
 from engine_core.request_builder import AddReader
@@ -94,7 +95,15 @@ class HostEngine:
         limits = SchedulerLimits(num_running, max(NUM_BATCHED_TOKENS, 2 * num_running), longest)
         scheduler = Scheduler(registry.load("policy", "fcfs")(), kv, limits, time.perf_counter_ns)
         self.executor, channel = AnswerExecutor(scheduler.num_slots), LocalChannel()
-        core = EngineCore(scheduler, self.executor, channel, incarnation=1, overlap=False, clock=time.perf_counter_ns)
+        core = EngineCore(
+            scheduler,
+            self.executor,
+            channel,
+            incarnation=1,
+            overlap=False,
+            clock=time.perf_counter_ns,
+            beams=BeamSearches(scheduler, VOCAB_SIZE),
+        )
         self.local = LocalCore(core, channel, AddReader(VOCAB_SIZE, kv.extend_hashes), VOCAB_SIZE)
         self.requests = [self.local.add(PROMPT_TOKENS, num_output_tokens) for _ in range(num_running)]
         for _ in range(num_waiting):

@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from engine_core.channel import Inbound
+from engine_core.channel import Compiled, Inbound
 from engine_core.core import EngineCore
 from engine_core.request_builder import RequestBuilder
 from ipc.codec import pack_ids
@@ -26,6 +26,10 @@ class LocalChannel:
         """What was put in. Never waits: nobody would end it."""
         messages, self.inbox = self.inbox, []
         return messages
+
+    def post(self, owner: bytes, message: Compiled) -> None:
+        """A grammar, from the thread that compiled it."""
+        self.inbox.append((owner, message))
 
     def send(self, owner: bytes, message: ToGateway) -> None:
         """Raises RuntimeError for a failure: a figure without the work would mean nothing."""
@@ -48,8 +52,8 @@ class LocalCore:
         self._draw = random.Random(0)
         self._num_requests = 0
 
-    def add(self, num_prompt_tokens: int, num_output_tokens: int) -> int:
-        """A greedy request that ends at its length alone; its id."""
+    def add(self, num_prompt_tokens: int, num_output_tokens: int, grammar: tuple[str, str] | None = None) -> int:
+        """A greedy request that ends at its length alone; its id. ``grammar``: one whose outputs are longer."""
         self._num_requests += 1
         prompt = [self._draw.randrange(self._largest_id) for _ in range(num_prompt_tokens)]
         add = Add(
@@ -58,6 +62,7 @@ class LocalCore:
             model="",
             prompt_ids=pack_ids(prompt),
             params=SamplingParams(temperature=0.0, max_tokens=num_output_tokens),
+            grammar=grammar,
         )
         self._channel.inbox.append((OWNER, self._build_request(OWNER, add)))
         return self._num_requests
@@ -74,6 +79,8 @@ class LocalCore:
         """Raises RuntimeError when there is nothing left to do before the condition holds."""
         while not condition():
             self.core.step()
+            if not self.core.scheduler.has_work:  # a grammar is being compiled
+                time.sleep(0.001)
             if self.core.is_idle and not condition():
                 raise RuntimeError("the engine is idle before it did what was to be measured")
 

@@ -2,12 +2,14 @@
 
 import time
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import structlog
 import torch
 
 from engine_core import registry
+from engine_core.beam import BeamSearches
 from engine_core.channel import Channel
 from engine_core.core import EngineCore
 from engine_core.device.queue import Device
@@ -25,7 +27,9 @@ from engine_core.runner.step_timing import measure_step_cost
 from engine_core.scheduler.budget import DEFAULT_MAX_TOKENS
 from engine_core.scheduler.policy import Policy
 from engine_core.scheduler.scheduler import Scheduler, SchedulerLimits
-from ipc.config import EngineConfig, ModelConfig
+from engine_core.structured_output.backend import GrammarBackend
+from engine_core.structured_output.pool import GrammarPool
+from ipc.config import EngineConfig, ModelConfig, StructuredOutputConfig
 from ipc.errors import ConfigError
 from ipc.messages import PROTOCOL, Ready
 from kernels.native import create as create_native
@@ -104,6 +108,8 @@ def build_engine(config: EngineConfig, channel: Channel) -> Engine:
         incarnation=config.transport.incarnation,
         overlap=overlap,
         clock=time.monotonic_ns,
+        beams=BeamSearches(scheduler, sizes.num_token_ids),
+        grammars=make_grammars(config.structured_output, folder, architecture.vocab_size),
     )
     ready = Ready(
         protocol=PROTOCOL,
@@ -122,6 +128,24 @@ def build_engine(config: EngineConfig, channel: Channel) -> Engine:
     )
     _log_sizes(ready)
     return Engine(core, runner, ready, AddReader(architecture.vocab_size, kv.extend_hashes))
+
+
+def make_grammars(config: StructuredOutputConfig, folder: Path, vocab_size: int) -> GrammarPool:
+    """The pool that compiles grammars; its backend is imported when the first one comes.
+
+    Raises ConfigError for a backend that is not there.
+    """
+    name = config.grammar_backend
+    if name not in registry.names("grammar_backend"):
+        raise ConfigError(f"--grammar-backend {name}: known are {', '.join(registry.names('grammar_backend'))}")
+    if name == "xgrammar" and find_spec("xgrammar") is None:
+        raise ConfigError("--grammar-backend xgrammar: it is not installed; pip install 'octavo[xgrammar]'")
+
+    def load_backend() -> GrammarBackend:
+        backend: GrammarBackend = registry.load("grammar_backend", name)(folder / "tokenizer.json", vocab_size)
+        return backend
+
+    return GrammarPool(load_backend, vocab_size, config.grammar_timeout)
 
 
 def make_device(config: EngineConfig) -> tuple[bool, Device]:

@@ -1,10 +1,12 @@
 """The busy loop's two queues, as the loop sees them; who owns the socket behind them is not its business."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from engine_core.sequence import Request
+from engine_core.sequence import Grammar, GrammarError, Request
 from ipc.messages import Abort, Drain, Finish, ToGateway
+from ipc.params import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +22,15 @@ class UnfitRequest:
     problem: str
 
 
-Inbound = tuple[bytes, Request | UnfitRequest | Finish | Abort | Drain | GatewayGone]
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A request's grammar: what makes it for a choice, or why there is none."""
+
+    request_id: int
+    result: Callable[[SamplingParams], Grammar] | GrammarError
+
+
+Inbound = tuple[bytes, Request | UnfitRequest | Compiled | Finish | Abort | Drain | GatewayGone]
 """(socket identity of the gateway, what it wants)"""
 
 
@@ -29,6 +39,9 @@ class Channel(Protocol):
 
     def receive(self, *, timeout: float | None) -> list[Inbound]:
         """Everything that has come; waits up to ``timeout`` seconds for the first (None: for ever, 0: not at all)."""
+
+    def post(self, owner: bytes, message: Compiled) -> None:
+        """From another thread to the loop: it comes like what gateways send."""
 
     def send(self, owner: bytes, message: ToGateway) -> None:
         """To one gateway."""

@@ -8,14 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
-from engine_core.channel import Channel, GatewayGone, Inbound, UnfitRequest
+from engine_core.beam import BeamSearches
+from engine_core.channel import Channel, Compiled, GatewayGone, Inbound, UnfitRequest
 from engine_core.metrics import StepTimes
 from engine_core.scheduler.outputs import Reply
 from engine_core.scheduler.scheduler import NeedsCommit, Scheduler, StepPlan
-from engine_core.sequence import Request
+from engine_core.sequence import Grammar, GrammarError, Request
 from engine_core.step import Executor, StepHandle
-from ipc.messages import Abort, Accepted, Drain, Failed, Finish, FinishReason, Output, Outputs
+from engine_core.structured_output.compiling import Compiling
+from ipc.messages import Abort, Accepted, Drain, Failed, Finish, FinishReason, Output, Outputs, WaitReason
+from ipc.params import SamplingParams
+
+
+class GrammarCompiler(Protocol):
+    """Makes grammars on other threads."""
+
+    def compile(
+        self, kind: str, source: str, done: Callable[[Callable[[SamplingParams], Grammar] | GrammarError], None]
+    ) -> None:
+        """``done`` is called once, by any thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +51,8 @@ class EngineCore:
         incarnation: int,
         overlap: bool,
         clock: Callable[[], int],
+        beams: BeamSearches,
+        grammars: GrammarCompiler | None = None,
     ) -> None:
         self.scheduler, self.executor, self.channel = scheduler, executor, channel
         self.times = StepTimes(clock)
@@ -45,11 +60,28 @@ class EngineCore:
         self._incarnation, self._overlap, self._clock = incarnation, overlap, clock
         self._pending: LaunchedStep | None = None
         self._is_draining = False
+        self._beams = beams
+        self._grammars = grammars
+        self._compiling = Compiling()
 
     @property
     def is_idle(self) -> bool:
         """Nothing runs, waits or is on its way."""
-        return self._pending is None and not self.scheduler.has_work
+        return not self._has_step_to_do and not len(self._compiling)
+
+    @property
+    def num_waiting(self) -> int:
+        """Sequences that do not run yet, those whose grammar is being compiled among them."""
+        return self.scheduler.num_waiting + self._compiling.num_sequences
+
+    def waiting_by_reason(self) -> dict[WaitReason, int]:
+        """How many of them wait for what."""
+        reasons = self.scheduler.waiting_by_reason()
+        return reasons | {WaitReason.GRAMMAR: self._compiling.num_sequences} if len(self._compiling) else reasons
+
+    @property
+    def _has_step_to_do(self) -> bool:
+        return self._pending is not None or self.scheduler.has_work
 
     def run(self, on_step: Callable[[EngineCore], None]) -> None:
         """Serve until drained. ``on_step`` is called after each step and on going idle (statistics)."""
@@ -61,7 +93,7 @@ class EngineCore:
     def step(self, *, block: bool = False) -> None:
         """One turn of the loop; with ``block`` it waits for a message when there is nothing to do."""
         self.num_loops += 1
-        for inbound in self.channel.receive(timeout=None if block and self.is_idle else 0):
+        for inbound in self.channel.receive(timeout=None if block and not self._has_step_to_do else 0):
             self._handle(inbound)
         launched = self._launch()
         if self._overlap:
@@ -98,7 +130,9 @@ class EngineCore:
     def _sample(self, launched: LaunchedStep | None) -> None:
         """Rows with a host mask are drawn now that all tokens before them are known."""
         if launched is not None and any(entry.needs_commit for entry in launched.plan.output.scheduled):
-            self.executor.launch_sample(launched.handle, self.scheduler.masks(launched.plan))
+            masks, failures = self.scheduler.masks(launched.plan)
+            self.executor.launch_sample(launched.handle, masks)
+            self._reply(failures)
 
     def _commit(self, launched: LaunchedStep | None) -> None:
         if launched is None:
@@ -112,6 +146,8 @@ class EngineCore:
         """One message a gateway for all outputs; failures are messages of their own, and the last word."""
         by_owner: dict[bytes, list[Output]] = {}
         failures: list[tuple[bytes, Failed]] = []
+        if len(self._beams):
+            replies = self._beams.take(replies)
         for reply in replies:
             if isinstance(reply.message, Output):
                 by_owner.setdefault(reply.owner, []).append(reply.message)
@@ -129,30 +165,73 @@ class EngineCore:
         owner, message = inbound
         match message:
             case Request():
-                self._add(message)
+                self._take(message)
+            case Compiled():
+                self._take_grammar(message)
             case UnfitRequest():
                 self.channel.send(owner, Failed(message.request_id, -1, "invalid", message.problem))
             case Finish():
                 reason = FinishReason(message.reason)
                 self._reply(self.scheduler.finish(message.request_id, message.choice, reason, message.num_tokens))
             case Abort():
-                self._reply(self.scheduler.abort(message.request_id))
+                self._abort(message.request_id)
             case GatewayGone():
+                self._compiling.forget(owner)
+                self._beams.forget(owner)
                 for request in [request for request in self.scheduler.requests.values() if request.owner == owner]:
                     self.scheduler.abort(request.request_id)
             case Drain():
                 self._is_draining = True
 
+    def _take(self, request: Request) -> None:
+        if any(request.request_id in known for known in (self.scheduler.requests, self._compiling, self._beams)):
+            self._refuse(request, "duplicate_id", "this request id is in use")
+        elif request.grammar is None:
+            self._add(request)
+        elif self._grammars is None:
+            self._refuse(request, "invalid_grammar", "this engine has no grammar backend")
+        else:
+            owner, request_id = request.owner, request.request_id
+            self._compiling.hold(request, self._clock())
+            self._grammars.compile(
+                *request.grammar, lambda result: self.channel.post(owner, Compiled(request_id, result))
+            )
+
+    def _take_grammar(self, message: Compiled) -> None:
+        request = self._compiling.release(message.request_id)
+        if request is None:
+            return  # its client is gone
+        try:
+            if isinstance(message.result, GrammarError):
+                raise message.result
+            for seq in request.sequences:
+                seq.grammar = message.result(request.params)
+                seq.grammar.accept(tuple(seq.token_ids[seq.num_prompt_tokens :]))
+        except GrammarError as error:
+            self._refuse(request, "invalid_grammar", str(error))
+        else:
+            self._add(request)
+
+    def _abort(self, request_id: int) -> None:
+        if (request := self._compiling.release(request_id)) is not None:
+            self._refuse(request, "aborted", "aborted before its grammar was compiled")
+        else:
+            self._reply(self._beams.abort(request_id) or self.scheduler.abort(request_id))
+
+    def _refuse(self, request: Request, code: str, text: str) -> None:
+        self.channel.send(request.owner, Failed(request.request_id, -1, code, text))
+
     def _add(self, request: Request) -> None:
         failure = None
-        if request.request_id in self.scheduler.requests:
-            failure = ("duplicate_id", "this request id is in use")
-        elif self._is_draining:
+        if self._is_draining:
             failure = ("draining", "the engine takes no new requests")
         elif (problem := self.scheduler.why_impossible(request)) is not None:
             failure = ("impossible", problem)
         if failure is not None:
-            self.channel.send(request.owner, Failed(request.request_id, -1, *failure))
+            self._refuse(request, *failure)
             return
         self.channel.send(request.owner, Accepted(request.request_id))
-        self.scheduler.add(request)
+        if request.beam is None:
+            self.scheduler.add(request)
+        else:
+            self._beams.begin(request)

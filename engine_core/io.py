@@ -15,7 +15,7 @@ import msgspec
 import structlog
 import zmq
 
-from engine_core.channel import GatewayGone, Inbound
+from engine_core.channel import Compiled, GatewayGone, Inbound
 from engine_core.request_builder import RequestBuilder
 from ipc.codec import decode_for_engine, encode
 from ipc.config import TransportConfig
@@ -58,6 +58,10 @@ class SocketThread:
                 messages.append(self._inbox.get_nowait())
         except queue.Empty:
             return messages
+
+    def post(self, owner: bytes, message: Compiled) -> None:
+        """From another thread to the busy loop."""
+        self._inbox.put((owner, message))
 
     def send(self, owner: bytes, message: ToGateway) -> None:
         """To one gateway."""

@@ -18,6 +18,7 @@ PACKAGES = {
     "architecture": "engine_core.models",
     "device": "engine_core.device",
     "executor": "engine_core.executor",
+    "grammar_backend": "engine_core.structured_output",
     "policy": "engine_core.scheduler",
 }
 

@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 from engine_core.channel import UnfitRequest
 from engine_core.kv_cache.prefix_cache import extra_keys
-from engine_core.sequence import Grammar, Request, Sequence
+from engine_core.sequence import Request, Sequence
 from ipc.codec import unpack_ids
 from ipc.messages import Add
+from ipc.params import MAX_BEAM_WIDTH, BeamParams
 
 RequestBuilder = Callable[[bytes, Add], Request | UnfitRequest]
-GrammarCompiler = Callable[[str, str], Grammar]
 HashExtender = Callable[[list[bytes], list[int], bytes], None]
 
 
@@ -23,12 +23,9 @@ class AddReader:
     what changes nothing, such as ``KVCacheManager.extend_hashes``.
     """
 
-    def __init__(
-        self, vocab_size: int, extend_hashes: HashExtender, compile_grammar: GrammarCompiler | None = None
-    ) -> None:
+    def __init__(self, vocab_size: int, extend_hashes: HashExtender) -> None:
         self._vocab_size = vocab_size
         self._extend_hashes = extend_hashes
-        self._compile_grammar = compile_grammar
 
     def __call__(self, owner: bytes, message: Add) -> Request | UnfitRequest:
         try:
@@ -53,13 +50,11 @@ class AddReader:
             num_prompt_logprobs=message.num_prompt_logprobs,
             extra_keys=extra_keys(adapter=message.adapter, salt=message.cache_salt),
             stop_set=params.stop_set,
+            grammar=message.grammar,
+            beam=message.beam,
         )
         for choice, output_ids in outputs:
-            seq = Sequence(request, choice, prompt_ids + output_ids)
-            if message.grammar is not None and self._compile_grammar is not None:
-                seq.grammar = self._compile_grammar(*message.grammar)
-                seq.grammar.accept(tuple(output_ids))
-            request.sequences.append(seq)
+            request.sequences.append(Sequence(request, choice, prompt_ids + output_ids))
         first = request.sequences[0]
         self._extend_hashes(first.block_hashes, first.token_ids, request.extra_keys)
         return request
@@ -80,6 +75,12 @@ class AddReader:
             return "choices are missing or repeated"
         if message.adapter:
             return "this engine serves no adapters"
-        if message.grammar is not None and self._compile_grammar is None:
-            return "this engine has no grammar backend"
-        return None
+        return None if message.beam is None else _beam_problem(message, message.beam)
+
+
+def _beam_problem(message: Add, beam: BeamParams) -> str | None:
+    if not len(message.choices) <= beam.width <= MAX_BEAM_WIDTH:
+        return f"a beam search for {len(message.choices)} choices cannot have {beam.width} beams"
+    if message.grammar is not None or message.params.max_tokens < 1 or any(output for _, output in message.choices):
+        return "a beam search has no grammar, has tokens to find, and starts over"
+    return None

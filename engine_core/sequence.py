@@ -13,19 +13,30 @@ from typing import Protocol
 from engine_core.kv_cache.block import BlockTable
 from engine_core.kv_cache.manager import Fork
 from ipc.messages import Event, EventKind, FinishReason, TokenLogprobs, WaitReason
-from ipc.params import SamplingParams
+from ipc.params import BeamParams, SamplingParams
 
 MAX_EVENTS = 256
 
 
+class GrammarError(ValueError):
+    """A grammar that cannot be compiled or followed; the text says why, in the client's terms."""
+
+
 class Grammar(Protocol):
-    """A constraint on one sequence's output, advanced by committed tokens only."""
+    """A constraint on one sequence's output, advanced by committed tokens only. Its methods raise GrammarError."""
 
     def accept(self, token_ids: tuple[int, ...]) -> None:
         """The sequence went on by these tokens."""
 
+    @property
+    def is_complete(self) -> bool:
+        """Nothing may follow: the sequence ends, whatever its minimum length."""
+
     def mask(self) -> bytes:
-        """Which ids may come next: one bit an id, lowest bit first, padded to whole 32-bit words."""
+        """Which ids may come next: one bit an id, lowest bit first, padded to whole 32-bit words.
+
+        It alone says whether the sequence may end here.
+        """
 
 
 class SequenceStatus(Enum):
@@ -52,9 +63,13 @@ class Request:
     num_prompt_logprobs: int = -1
     extra_keys: bytes = b""
     stop_set: frozenset[int] = frozenset()
+    grammar: tuple[str, str] | None = None  # (kind, source), see ipc.grammar
+    beam: BeamParams | None = None
     sequences: list[Sequence] = field(default_factory=list)
-    fork: Fork | None = None  # the computed prompt, held for choices that have not begun
-    num_forks_to_begin: int = 0  # choices in the waiting set that may begin at ``fork``
+    continues: Request | None = None  # an ended one, at whose ``fork`` the first choice may begin
+    is_continued: bool = False  # when it ends by its length its KV is held, for those that continue it
+    fork: Fork | None = None  # computed tokens, held for sequences that have not begun
+    num_forks_to_begin: int = 0  # sequences that may begin at ``fork``, and who may still add such
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)  # of the chunks computed so far
     is_prompt_sent: bool = False  # its log-probabilities were delivered
 

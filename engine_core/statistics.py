@@ -18,7 +18,7 @@ def snapshot(core: EngineCore, incarnation: int) -> Stats:
         incarnation=incarnation,
         time_ns=time.monotonic_ns(),
         num_running=len(scheduler.running),
-        num_waiting=scheduler.num_waiting,
+        num_waiting=core.num_waiting,
         num_blocks=pool.num_blocks,
         num_free_blocks=pool.num_free,
         num_cached_blocks=len(scheduler.kv.prefix_cache),
@@ -34,7 +34,7 @@ def snapshot(core: EngineCore, incarnation: int) -> Stats:
         commit_ns=times.commit.total_ns,
         step_tokens=tuple(times.steps_by_tokens),
         step_tokens_sum=times.num_tokens,
-        waiting_by_reason=tuple((int(reason), count) for reason, count in scheduler.waiting_by_reason().items()),
+        waiting_by_reason=tuple((int(reason), count) for reason, count in core.waiting_by_reason().items()),
     )
 
 

@@ -32,16 +32,18 @@ from ipc.messages import (
     ToGateway,
     TokenLogprobs,
 )
-from ipc.params import SamplingParams
+from ipc.params import BeamParams, SamplingParams
 
 NOT_READY = "the engine is not ready"
-CLIENT_FAULTS = frozenset({"invalid", "impossible"})
+INVALID_GRAMMAR = "invalid_grammar"
+CLIENT_FAULTS = frozenset({"invalid", "impossible", INVALID_GRAMMAR})
 UNAVAILABLE = frozenset({"draining", "not_ready"})
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """What is asked of an engine. ``arrival_ns``: monotonic, when the client's request came in."""
+    """What is asked of an engine. ``arrival_ns``: monotonic, when the client's request came in. ``grammar_param``: the
+    client's field that asks for ``grammar``."""
 
     model: str
     prompt_ids: list[int]
@@ -49,6 +51,9 @@ class GenerationRequest:
     arrival_ns: int
     n: int = 1
     num_prompt_logprobs: int = -1
+    grammar: tuple[str, str] | None = None
+    grammar_param: str = ""
+    beam: BeamParams | None = None
     cache_salt: str = ""
     priority: int = 0
     tenant: str = ""
@@ -179,11 +184,13 @@ class EngineStream:
             params=request.params,
             choices=choices,
             num_prompt_logprobs=request.num_prompt_logprobs,
+            grammar=request.grammar,
             cache_salt=request.cache_salt,
             priority=request.priority,
             tenant=request.tenant,
             is_resumed=self.was_resumed,
             traceparent=request.traceparent,
+            beam=request.beam,
         )
 
     def _wake(self) -> None:
@@ -283,7 +290,8 @@ class EngineClient:
             case Failed():
                 if message.choice >= 0:  # the request fails as a whole: its other choices are for nobody
                     self.send(Abort(message.request_id))
-                self._fail(message.request_id, _as_error(message))
+                stream = self._streams.get(message.request_id)
+                self._fail(message.request_id, _as_error(message, None if stream is None else stream.request))
             case Beat():
                 self.last_beat = message
             case Stats():
@@ -306,7 +314,10 @@ class EngineClient:
             stream.fail(error)
 
 
-def _as_error(message: Failed) -> Exception:
+def _as_error(message: Failed, request: GenerationRequest | None) -> Exception:
+    if message.code == INVALID_GRAMMAR and request is not None:
+        param = request.grammar_param
+        return RequestError(f"{param} cannot be honoured: {message.message}", param=param, code=message.code)
     if message.code in CLIENT_FAULTS:
         return RequestError(message.message, code=message.code)
     if message.code in UNAVAILABLE:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 
 from gateway.engine_client import ChoiceOutput, EngineClient, EngineStream, GenerationRequest
-from gateway.logprobs import TokenLogprob, unpack_logprobs
+from gateway.logprobs import TokenLogprob, unpack_logprobs, unpack_ranked
 from gateway.recorder import RequestRecorder
 from gateway.text.detokenizer import IncrementalDetokenizer
 from gateway.text.tokenizer import Tokenizer
@@ -43,6 +43,15 @@ class ChoiceDelta:
     offsets: list[int] = field(default_factory=list)
     finish_reason: str | None = None
     stop_reason: str | int | None = None
+
+    def add(self, later: "ChoiceDelta") -> None:
+        """Both as one."""
+        self.text += later.text
+        self.token_ids += later.token_ids
+        if later.logprobs is not None:
+            self.logprobs = (self.logprobs or []) + later.logprobs
+        self.offsets += later.offsets
+        self.finish_reason, self.stop_reason = later.finish_reason, later.stop_reason
 
 
 class Generation:
@@ -132,7 +141,7 @@ class Generation:
     def _convert(self, outputs: Sequence[ChoiceOutput]) -> list[ChoiceDelta]:
         for output in outputs:
             if output.prompt_logprobs is not None and self.prompt_logprobs is None:
-                self.prompt_logprobs = unpack_logprobs(output.prompt_logprobs, self.request.prompt_ids[1:])
+                self.prompt_logprobs = unpack_ranked(output.prompt_logprobs, self.request.prompt_ids[1:])
             if output.choice == 0 and output.num_cached_tokens > self.num_cached_tokens:
                 self.num_cached_tokens = output.num_cached_tokens
         deltas: dict[int, ChoiceDelta] = {}

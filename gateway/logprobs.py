@@ -11,11 +11,15 @@ MIN_LOGPROB = -9999.0
 
 @dataclass(slots=True)
 class TokenLogprob:
-    """One token with its log-probability and the most likely ones, (id, log-probability) in descending order."""
+    """One token with its log-probability and the most likely ones, (id, log-probability) in descending order.
+
+    ``rank``: 1 is the most likely; 0 where it was not asked for.
+    """
 
     token_id: int
     logprob: float
     top: list[tuple[int, float]]
+    rank: int = 0
 
 
 def unpack_logprobs(packed: TokenLogprobs, token_ids: list[int]) -> list[TokenLogprob]:
@@ -31,6 +35,14 @@ def unpack_logprobs(packed: TokenLogprobs, token_ids: list[int]) -> list[TokenLo
         TokenLogprob(token_id, logprob, top[row * num_top : (row + 1) * num_top])
         for row, (token_id, logprob) in enumerate(zip(token_ids, logprobs, strict=False))
     ]
+
+
+def unpack_ranked(packed: TokenLogprobs, token_ids: list[int]) -> list[TokenLogprob]:
+    """``unpack_logprobs`` with the ranks."""
+    entries = unpack_logprobs(packed, token_ids)
+    for entry, rank in zip(entries, unpack_ids(packed.ranks), strict=False):
+        entry.rank = rank
+    return entries
 
 
 def _finite(value: float) -> float:

@@ -1,13 +1,12 @@
 """Pure-ASGI layers around the routes: request id, HTTP metrics, the last line against errors, the body limit."""
 
 import logging
-import re
-import secrets
 import time
 from typing import Protocol
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gateway.request_id import is_request_id, new_request_id
 from gateway.responses import send_error
 from gateway.schema.errors import from_exception, http_error
 from ipc.errors import RequestError
@@ -16,8 +15,6 @@ logger = logging.getLogger("octavo.gateway")
 
 CLIENT_CLOSED_REQUEST = 499
 """The status under which a request is counted whose client left before the answer."""
-
-_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:\-]{1,128}")
 
 
 class HttpMetrics(Protocol):
@@ -99,6 +96,6 @@ class BodyLimitMiddleware:
 
 def _request_id(scope: Scope) -> bytes:
     for name, value in scope["headers"]:
-        if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
+        if name == b"x-request-id" and is_request_id(value.decode("latin-1")):
             return bytes(value)
-    return b"req-" + secrets.token_hex(12).encode()
+    return new_request_id().encode()

@@ -6,12 +6,14 @@ Holds no logic beyond "may this request be served now".
 import hashlib
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from gateway.chat_parsers import ChatParsers
 from gateway.engine_client import EngineClient
 from gateway.recorder import RequestMetrics
 from gateway.schema.resolve import ModelLimits, SamplingDefaults
+from gateway.template_workers import TemplateWorkers
 from gateway.text.chat_template import ChatTemplate
 from gateway.text.tokenizer import Tokenizer
 from ipc.config import GatewayConfig
@@ -40,6 +42,7 @@ class GatewayState:
     client: EngineClient
     tokenizer: Tokenizer
     chat_template: ChatTemplate
+    chat_parsers: ChatParsers
     defaults: SamplingDefaults
     metrics: ServerMetrics
     tracing: Tracing
@@ -49,6 +52,7 @@ class GatewayState:
     max_logprobs: int = 20
     accepts_priority: bool = False
     is_draining: bool = False
+    template_workers: TemplateWorkers = field(default_factory=TemplateWorkers)
 
     def ready(self) -> Ready:
         """The engine's handshake. Raises EngineError (503) while nothing can be served."""

@@ -38,15 +38,19 @@ class ChunkEncoder:
     """
 
     def __init__(self, envelope: dict[str, str | int], *, has_usage: bool) -> None:
-        self._head = b"data: " + _encoder.encode(envelope)[:-1] + b',"choices":['
+        self._envelope = b"data: " + _encoder.encode(envelope)[:-1]
+        self._head = self._envelope + b',"choices":['
         self._tail = b'],"usage":null}\n\n' if has_usage else b"]}\n\n"
         self._choice_heads: dict[int, bytes] = {}
 
-    def chunk(self, index: int, fields: bytes, usage: Usage | None = None) -> bytes:
-        """The event for one choice; ``fields`` is what follows its index, as JSON members."""
+    def chunk(self, index: int, fields: bytes, usage: Usage | None = None, members: bytes = b"") -> bytes:
+        """The event for one choice; ``fields`` is what follows its index, as JSON members; ``members``: more of the
+        event itself."""
         head = self._choice_heads.get(index)
         if head is None:
             head = self._choice_heads[index] = self._head + b'{"index":%d,' % index
+        if members:
+            head = b'%b,%b,"choices":[{"index":%d,' % (self._envelope, members, index)
         if usage is not None:
             return b'%b%b}],"usage":%b}\n\n' % (head, fields, _encoder.encode(usage))
         return b"%b%b}%b" % (head, fields, self._tail)

@@ -87,6 +87,17 @@ class SchedulerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ] = None
 
 
+class StructuredOutputConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Grammars that outputs must follow."""
+
+    grammar_backend: Annotated[
+        str, Meta(description="What compiles JSON schemas, regexes and grammars: llguidance, or xgrammar (an extra).")
+    ] = "llguidance"
+    grammar_timeout: Annotated[
+        float, Meta(gt=0, le=600, description="Seconds that compiling one grammar may take.")
+    ] = 5.0
+
+
 class TransportConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where an engine incarnation listens. CURVE keys are Z85 text and only for tcp."""
 
@@ -102,6 +113,7 @@ class EngineConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     model: ModelConfig
     cache: CacheConfig = CacheConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
+    structured_output: StructuredOutputConfig = StructuredOutputConfig()
     transport: TransportConfig
     log_level: LogLevel = "info"
 
@@ -118,9 +130,29 @@ class GatewayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     api_key: Annotated[
         tuple[str, ...], Meta(description="Clients must send one of these as Bearer token; repeatable.")
     ] = ()
+    api_key_file: Annotated[
+        str | None, Meta(description="File with such keys, one a line; blank and # lines do not count.")
+    ] = None
     chat_template: Annotated[
         str | None, Meta(description="File with a chat template to use instead of the model's.")
     ] = None
+    trust_request_chat_template: Annotated[
+        bool, Meta(description="Requests may bring a chat_template; it runs apart, bounded in time and memory.")
+    ] = False
+    tool_call_parser: Annotated[
+        str,
+        Meta(
+            description="How the model writes tool calls: hermes, llama3_json, mistral, qwen, pythonic, json; auto: "
+            "what its chat template says, none: tool calls stay text."
+        ),
+    ] = "auto"
+    reasoning_parser: Annotated[
+        str,
+        Meta(
+            description="How the model marks its reasoning: think, qwen3, deepseek_r1, granite, magistral; auto: what "
+            "its chat template says, none: reasoning stays text."
+        ),
+    ] = "auto"
     generation_config: Annotated[
         Literal["auto", "none"],
         Meta(description="auto: defaults of sampling parameters from generation_config.json; none: octavo's own."),

@@ -8,7 +8,7 @@ from enum import IntEnum
 
 import msgspec
 
-from ipc.params import SamplingParams
+from ipc.params import BeamParams, SamplingParams
 
 PROTOCOL = 1
 
@@ -92,6 +92,7 @@ class Add(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=2):
     deadline_ns: int = 0  # 0: none
     is_resumed: bool = False
     traceparent: str = ""
+    beam: BeamParams | None = None  # of ``params`` only max_tokens, ends and num_logprobs count then
 
 
 class Finish(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=3):

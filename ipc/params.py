@@ -6,6 +6,16 @@ names. Free text (stop strings, bad words as text) stays in the gateway; bad wor
 
 import msgspec
 
+MAX_BEAM_WIDTH = 64
+"""A beam step asks for the log-probabilities of twice as many tokens a beam."""
+
+
+class BeamParams(msgspec.Struct, array_like=True, gc=False, frozen=True):
+    """Beam search instead of drawing tokens: ``width`` beams, scored as ``engine_core.beam`` says."""
+
+    width: int
+    length_penalty: float = 1.0
+
 
 class SamplingParams(msgspec.Struct, array_like=True, gc=False, frozen=True):
     """How the tokens of one request are drawn (design 7.4). Fields are only ever appended.

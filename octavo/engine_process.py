@@ -13,7 +13,15 @@ from pathlib import Path
 
 import msgspec
 
-from ipc.config import CacheConfig, EngineConfig, LogLevel, ModelConfig, SchedulerConfig, TransportConfig
+from ipc.config import (
+    CacheConfig,
+    EngineConfig,
+    LogLevel,
+    ModelConfig,
+    SchedulerConfig,
+    StructuredOutputConfig,
+    TransportConfig,
+)
 from ipc.errors import ConfigError
 from ipc.transport import ipc_endpoint
 
@@ -38,6 +46,7 @@ def make_engine_config(
     model: ModelConfig,
     cache: CacheConfig,
     scheduler: SchedulerConfig,
+    structured_output: StructuredOutputConfig,
     *,
     directory: SocketDirectory,
     incarnation: int,
@@ -45,7 +54,14 @@ def make_engine_config(
 ) -> EngineConfig:
     """The configuration of one incarnation; ``model.model`` is a local folder. Raises ConfigError."""
     transport = TransportConfig(endpoint=ipc_endpoint(directory.path, incarnation), incarnation=incarnation)
-    return EngineConfig(model=model, cache=cache, scheduler=scheduler, transport=transport, log_level=log_level)
+    return EngineConfig(
+        model=model,
+        cache=cache,
+        scheduler=scheduler,
+        structured_output=structured_output,
+        transport=transport,
+        log_level=log_level,
+    )
 
 
 class EngineProcess:

@@ -28,9 +28,10 @@ from gateway.schema.resolve import (
     resolve_sampling,
 )
 from gateway.schema.sampling import GenerationParams
+from gateway.schema.structured import GrammarRequest, StructuredOutputs, grammar_request
 from gateway.text.bad_words import encode_bad_words
 from ipc.config import EngineConfig, GatewayConfig
-from ipc.errors import ConfigError, EngineError
+from ipc.errors import ConfigError, EngineError, RequestError
 from ipc.messages import Ready
 from observability.metrics import Metrics
 from octavo.engine_process import EngineProcess, SocketDirectory, make_engine_config
@@ -82,6 +83,7 @@ class LLM:
                 msgspec.structs.replace(config.model_config, model=str(folder)),
                 config.cache,
                 config.scheduler,
+                config.structured_output,
                 directory=self._directory,
                 incarnation=1,
                 log_level=gateway.log_level,
@@ -96,20 +98,26 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         params: GenerationParams | Sequence[GenerationParams] | None = None,
         *,
+        structured_outputs: Mapping[str, Any] | None = None,
         use_tqdm: bool = True,
     ) -> list[RequestOutput]:
-        """Results in the order of the prompts. A prompt is text or token ids; ``params`` for all or one for each."""
+        """Results in the order of the prompts. A prompt is text or token ids; ``params`` for all or one for each.
+
+        ``structured_outputs``: what every output must look like, as the API's field of that name: {"regex": "[ab]+"}.
+        """
         is_one = isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int))
         every: list[Prompt] = [prompts] if is_one else list(prompts)  # type: ignore[list-item, arg-type]
         encoded = [self._encode(prompt) for prompt in every]
         texts = [prompt if isinstance(prompt, str) else None for prompt in every]
-        return self._generate(encoded, texts, params, COMPLETION_MAX_TOKENS, use_tqdm)
+        grammar = _grammar_of(structured_outputs)
+        return self._generate(encoded, texts, params, COMPLETION_MAX_TOKENS, grammar, use_tqdm)
 
     def chat(
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         params: GenerationParams | Sequence[GenerationParams] | None = None,
         *,
+        structured_outputs: Mapping[str, Any] | None = None,
         use_tqdm: bool = True,
     ) -> list[RequestOutput]:
         """One conversation, or several: a list of messages like OpenAI's, or a list of such lists."""
@@ -117,7 +125,8 @@ class LLM:
         conversations: list[Any] = [messages] if is_one else list(messages)
         encoded = [self._text.chat_template.encode_chat(conversation) for conversation in conversations]
         default = self._text.defaults.max_new_tokens
-        return self._generate(encoded, [None] * len(encoded), params, default, use_tqdm)
+        grammar = _grammar_of(structured_outputs)
+        return self._generate(encoded, [None] * len(encoded), params, default, grammar, use_tqdm)
 
     def close(self) -> None:
         """End the engine process. Calling it again does nothing."""
@@ -161,6 +170,7 @@ class LLM:
         texts: Sequence[str | None],
         params: GenerationParams | Sequence[GenerationParams] | None,
         default_max_tokens: int | None,
+        grammar: GrammarRequest | None,
         use_tqdm: bool,
     ) -> list[RequestOutput]:
         _ = self._client.ready  # also without prompts: a closed LLM says so
@@ -168,7 +178,7 @@ class LLM:
         if len(each) != len(encoded):
             raise ValueError(f"{len(encoded)} prompts, but {len(each)} params")
         generations = [
-            self._make_generation(prompt_ids, one, default_max_tokens)
+            self._make_generation(prompt_ids, one, default_max_tokens, grammar)
             for prompt_ids, one in zip(encoded, each, strict=True)
         ]
         with tqdm(total=len(generations), desc="generate", unit="prompt", disable=not use_tqdm) as bar:
@@ -178,7 +188,11 @@ class LLM:
         return outputs
 
     def _make_generation(
-        self, prompt_ids: list[int], params: GenerationParams, default_max_tokens: int | None
+        self,
+        prompt_ids: list[int],
+        params: GenerationParams,
+        default_max_tokens: int | None,
+        grammar: GrammarRequest | None,
     ) -> Generation:
         limits = ModelLimits.of(self._client.ready, self._max_logprobs)
         tokenizer = self._text.tokenizer
@@ -194,6 +208,8 @@ class LLM:
             arrival_ns=time.monotonic_ns(),
             n=params.n,
             num_prompt_logprobs=-1 if params.prompt_logprobs is None else params.prompt_logprobs,
+            grammar=None if grammar is None else grammar.grammar,
+            grammar_param="" if grammar is None else grammar.param,
         )
         options = TextOptions(
             stop=params.stop_strings,
@@ -232,6 +248,17 @@ class LLM:
         if others:
             await asyncio.wait(others)
         self._context.destroy(linger=0)
+
+
+def _grammar_of(structured_outputs: Mapping[str, Any] | None) -> GrammarRequest | None:
+    """Raises RequestError."""
+    if structured_outputs is None:
+        return None
+    try:
+        wanted = msgspec.convert(dict(structured_outputs), StructuredOutputs)
+    except msgspec.ValidationError as error:
+        raise RequestError(f"structured_outputs: {error}", param="structured_outputs") from error
+    return grammar_request(None, wanted)
 
 
 def _check_options(options: Mapping[str, Any]) -> None:

@@ -15,8 +15,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct, inspect
 
-from ipc.config import CacheConfig, GatewayConfig, ModelConfig, SchedulerConfig
+from ipc.config import CacheConfig, GatewayConfig, ModelConfig, SchedulerConfig, StructuredOutputConfig
 from ipc.errors import ConfigError
+from octavo.api_keys import is_api_key, read_api_keys
 
 # Struct -> title of its section in --help.
 SECTIONS: dict[type[Struct], str] = {
@@ -24,6 +25,7 @@ SECTIONS: dict[type[Struct], str] = {
     GatewayConfig: "HTTP",
     SchedulerConfig: "Scheduler",
     CacheConfig: "KV cache",
+    StructuredOutputConfig: "Structured output",
 }
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)(i?[bB])?", re.ASCII)
 _INT64_MAX = 2**63 - 1
@@ -38,6 +40,7 @@ class ServeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     model_config: ModelConfig
     cache: CacheConfig = CacheConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
+    structured_output: StructuredOutputConfig = StructuredOutputConfig()
     gateway: GatewayConfig = GatewayConfig()
 
 
@@ -173,11 +176,21 @@ def build_serve_config(model: str, values: Mapping[str, Any]) -> ServeConfig:
         model_config=ModelConfig(model=model, **parts[ModelConfig]),
         cache=CacheConfig(**parts[CacheConfig]),
         scheduler=SchedulerConfig(**parts[SchedulerConfig]),
+        structured_output=StructuredOutputConfig(**parts[StructuredOutputConfig]),
         gateway=GatewayConfig(**parts[GatewayConfig]),
     )
     _check_engine(config)
     _check_gateway(config.gateway)
-    return config
+    return _with_keys_of_file(config)
+
+
+def _with_keys_of_file(config: ServeConfig) -> ServeConfig:
+    """With the keys of --api-key-file among those of --api-key."""
+    gateway = config.gateway
+    if gateway.api_key_file is None:
+        return config
+    keys = (*gateway.api_key, *read_api_keys(gateway.api_key_file))
+    return msgspec.structs.replace(config, gateway=msgspec.structs.replace(gateway, api_key=keys))
 
 
 def _check_engine(config: ServeConfig) -> None:
@@ -201,10 +214,8 @@ def _check_engine(config: ServeConfig) -> None:
 def _check_gateway(gateway: GatewayConfig) -> None:
     if not gateway.host.strip():
         raise ConfigError("--host: must not be empty")
-    for key in gateway.api_key:
-        # A header value carries visible ASCII only; another key could never be sent. Keys stay out of messages.
-        if not key or any(not "!" <= letter <= "~" for letter in key):
-            raise ConfigError("--api-key: a key must be visible ASCII characters without spaces, at least one")
+    if not all(map(is_api_key, gateway.api_key)):  # keys stay out of messages
+        raise ConfigError("--api-key: a key must be visible ASCII characters without spaces, at least one")
     for name in gateway.served_model_name:
         if not name.strip():
             raise ConfigError("--served-model-name: a name must not be empty")

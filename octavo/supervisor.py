@@ -133,6 +133,7 @@ class Supervisor:
             msgspec.structs.replace(config.model_config, model=str(folder)),
             config.cache,
             config.scheduler,
+            config.structured_output,
             directory=self._directory,
             incarnation=1,
             log_level=config.gateway.log_level,
@@ -150,15 +151,18 @@ class Supervisor:
         return state, create_app(state)
 
     def _make_state(self, parts: "TextParts") -> "GatewayState":
+        from gateway.chat_parsers import ChatParsers
         from gateway.state import GatewayState
         from observability.tracing import Tracing
 
+        config = self._config.gateway
         return GatewayState(
-            config=self._config.gateway,
+            config=config,
             model_names=self._model_names(),
             client=self._client,
             tokenizer=parts.tokenizer,
             chat_template=parts.chat_template,
+            chat_parsers=ChatParsers.choose(config.tool_call_parser, config.reasoning_parser, parts.chat_template),
             defaults=parts.defaults,
             metrics=self._metrics,
             tracing=Tracing(None),

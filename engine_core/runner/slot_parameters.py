@@ -87,7 +87,9 @@ class SlotParameters:
         }
 
     def _bans(self, entry: ScheduledSequence, params: SamplingParams | None) -> tuple[int, ...]:
-        """The ids that would end a sequence that has not min_tokens output tokens yet."""
+        """The ids that would end a sequence that has not min_tokens output tokens yet; a host mask says that itself."""
+        if entry.needs_commit:
+            return ()
         num_output = entry.end - int(self._num_prompt_tokens[entry.slot])
         return tuple(sorted(params.stop_set)) if params and num_output < params.min_tokens else ()
 

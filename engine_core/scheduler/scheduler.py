@@ -8,14 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine_core.kv_cache.block import Block
-from engine_core.kv_cache.manager import KVCacheManager
+from engine_core.kv_cache.manager import Fork, KVCacheManager
 from engine_core.scheduler.budget import TokenBudget
 from engine_core.scheduler.forks import Forks
 from engine_core.scheduler.outputs import Reply, make_failure, make_output
 from engine_core.scheduler.policy import Policy
 from engine_core.scheduler.step_builder import StepBuilder
 from engine_core.scheduler.stopping import finish_reason, output_limit, stop_token_id
-from engine_core.sequence import Request, Sequence, SequenceStatus
+from engine_core.sequence import GrammarError, Request, Sequence, SequenceStatus
 from engine_core.step import ModelRunnerOutput, ScheduledSequence, SchedulerOutput, SequenceOutput
 from engine_core.step_cost import StepCost
 from ipc.messages import EventKind, FinishReason, WaitReason
@@ -93,6 +93,11 @@ class Scheduler:
             reasons[reason] = reasons.get(reason, 0) + 1
         return reasons
 
+    @property
+    def held_forks(self) -> list[Fork]:
+        """What is held for sequences that have not begun."""
+        return self._forks.held
+
     def check_integrity(self) -> None:
         """When idle: raise AssertionError unless every block and slot is back."""
         self.kv.check_integrity()
@@ -124,9 +129,15 @@ class Scheduler:
         limit = output_limit(request, self.limits.max_model_len)
         for seq in request.sequences:
             seq.output_limit = limit
-            seq.record(EventKind.QUEUED, self._clock())
+            if seq.wait_reason is None:  # else it was queued when it came, and has waited for its grammar
+                seq.record(EventKind.QUEUED, self._clock())
+            seq.wait_reason = None
         self._forks.hold_back(request)
         self.policy.add(request.sequences[0])
+
+    def let_go(self, request: Request) -> None:
+        """Nobody else will be added that continues this request, which has ended by its length."""
+        self._forks.let_go(request)
 
     def finish(self, request_id: int, choice: int, reason: FinishReason, num_tokens: int) -> list[Reply]:
         """The gateway found a stop string: the choice keeps ``num_tokens`` output tokens and ends."""
@@ -168,13 +179,21 @@ class Scheduler:
             seq.steps_in_flight += 1
         return plan
 
-    def masks(self, plan: StepPlan) -> dict[int, bytes]:
-        """Slot to allowed ids for the plan's rows that waited for the commit before; finished ones need none."""
-        return {
-            entry.slot: seq.grammar.mask()
-            for seq, entry in zip(plan.sequences, plan.output.scheduled, strict=True)
-            if entry.needs_commit and entry.samples and seq.grammar is not None and not seq.is_finished
-        }
+    def masks(self, plan: StepPlan) -> tuple[dict[int, bytes], list[Reply]]:
+        """Slot to allowed ids for the plan's rows that waited for the commit before; finished ones need none.
+
+        A request whose grammar cannot go on fails; what its rows draw is for nobody.
+        """
+        masks: dict[int, bytes] = {}
+        replies: list[Reply] = []
+        for seq, entry in zip(plan.sequences, plan.output.scheduled, strict=True):
+            if not entry.samples or seq.grammar is None or seq.is_finished:
+                continue
+            try:
+                masks[entry.slot] = seq.grammar.mask()
+            except GrammarError as error:
+                replies += self._fail(seq.request, "grammar_failed", f"the grammar cannot be followed: {error}")
+        return masks, replies
 
     def commit(self, plan: StepPlan, result: ModelRunnerOutput) -> list[Reply]:
         """Take in what a step found: tokens, ends, published blocks."""
@@ -225,8 +244,8 @@ class Scheduler:
             elif self._allocate_whole(seq, step):
                 self._admit(seq, step)
                 continue
-            elif self._forks.reclaim(but=seq.request if self.running or is_step_pending else None):
-                continue  # when nothing can end and give blocks back, its own prompt may be what is in the way
+            elif self._forks.reclaim(but=seq if self.running or is_step_pending else None):
+                continue  # when nothing can end and give blocks back, its own fork may be what is in the way
             else:
                 reason = WaitReason.KV_BLOCKS
             if seq.wait_reason is not reason:
@@ -244,6 +263,7 @@ class Scheduler:
                 return False
             step.copies.extend(copies)
             seq.num_computed_tokens = fork.num_tokens
+            seq.num_published_blocks = fork.num_tokens // self.kv.block_size
             return True
         shared: list[Block] = []
         self.kv.extend_hashes(seq.block_hashes, seq.token_ids, seq.request.extra_keys)
@@ -267,7 +287,7 @@ class Scheduler:
             seq.record(EventKind.ADMITTED, now, seq.choice)
             if num_known:
                 seq.record(EventKind.CACHE_HIT, now, num_known)
-            if seq is seq.request.sequences[0]:
+            if seq is seq.request.sequences[0] and self._forks.fork_of(seq) is None:
                 seq.num_cached_tokens = num_known
                 self.counters.prefix_cache_queries += len(seq.token_ids) if self.kv.enable_prefix_caching else 0
                 self.counters.prefix_cache_hits += num_known
@@ -295,7 +315,10 @@ class Scheduler:
             if not seq.num_output_tokens:  # else it was counted before the preemption or the restart
                 self.counters.prompt_tokens += request.num_prompt_tokens
             self._release_forks(request, is_computed=True)
-        accepted, finish = self._append(seq, output.token_ids, is_prompt_done)
+        try:
+            accepted, finish = self._append(seq, output.token_ids, is_prompt_done)
+        except GrammarError as error:
+            return self._fail(request, "grammar_failed", f"the grammar cannot be followed: {error}")
         if finish is None and not accepted:
             return []
         if finish is not None:
@@ -312,12 +335,14 @@ class Scheduler:
             seq.token_ids.append(token_id)
             num_accepted += 1
             finish = finish_reason(seq)
+            if seq.grammar is not None:
+                seq.grammar.accept((token_id,))
+                if seq.grammar.is_complete:
+                    finish = FinishReason.STOP
             if finish is not None:
                 break
         accepted = token_ids[:num_accepted]
         self.counters.generation_tokens += num_accepted
-        if seq.grammar is not None and accepted:
-            seq.grammar.accept(accepted)
         return accepted, finish
 
     def _release_forks(self, request: Request, *, is_computed: bool) -> None:
@@ -367,6 +392,8 @@ class Scheduler:
             self.policy.remove(seq)
             if not seq.was_admitted:
                 self._forks.begin(seq)
+        if seq.request.is_continued and reason is FinishReason.LENGTH:
+            self._forks.keep(seq.request)
         seq.status, seq.finish_reason = SequenceStatus.FINISHED, reason
         if seq is seq.request.sequences[0]:  # nobody else would compute the prompt
             self._release_forks(seq.request, is_computed=False)

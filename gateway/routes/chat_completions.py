@@ -1,30 +1,32 @@
 """POST /v1/chat/completions."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
-import msgspec
-
-from gateway.generation import ChoiceDelta
-from gateway.logprobs import TokenLogprob
+from gateway.chat_output import MessageReader, ReasoningCount
+from gateway.reasoning.parser import ReasoningParser
+from gateway.routes.chat_format import ChatFormat, ChoiceReader
 from gateway.routes.endpoint import Exchange
-from gateway.routes.generate import ChoiceResult, Envelope, answer, make_generation
-from gateway.routes.prompts import encode_chat
-from gateway.schema.chat import (
-    ChatChoice,
-    ChatCompletion,
-    ChoiceLogprobs,
-    ContentLogprob,
-    ResponseMessage,
-    TopLogprob,
-    decoder,
-)
-from gateway.schema.common import Usage, check_common
+from gateway.routes.generate import Envelope, answer, make_generation
+from gateway.routes.prompts import encode_chat, request_template
+from gateway.routes.token_details import TokenDetails
+from gateway.schema.beam import requested_beam
+from gateway.schema.chat import ChatCompletionRequest, decoder
+from gateway.schema.common import check_common, requested_grammar
 from gateway.schema.decoding import decode_request
 from gateway.schema.resolve import check_model_limits
-from gateway.text.tokenizer import Tokenizer
+from gateway.schema.structured import GrammarRequest
+from gateway.schema.tools import NamedChoice, ToolChoice, call_grammar, check_tools, plain_tools
+from gateway.schema.truncation import requested_truncation
+from gateway.state import GatewayState
+from gateway.text.chat_template import ChatTemplate
+from gateway.tool_calls.parser import ToolCallParser
+from ipc.errors import RequestError
 
-_encode = msgspec.json.Encoder().encode
-_OPENING = b'"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null'
+PROMPT_TAIL = 16
+"""Tokens at the prompt's end in which an opening reasoning tag would be."""
 
 
 async def create(exchange: Exchange) -> None:
@@ -36,14 +38,23 @@ async def create(exchange: Exchange) -> None:
     params = body.to_params(state.max_logprobs)
     limits = state.limits()
     check_model_limits(params, limits, logprobs_name="top_logprobs")
+    calls = plan_calls(state, body)
+    beam = requested_beam(body, calls.grammar)
+    template = await request_template(state, body.chat_template)
+    truncation = requested_truncation(body, limits, None)
     prompt_ids = await encode_chat(
         state,
-        limits,
+        limits if truncation is None else None,
         body.messages,
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=body.continue_final_message,
-        template_kwargs=body.chat_template_kwargs,
+        template_kwargs=template_kwargs(template or state.chat_template, body),
+        tools=calls.tools,
+        template=template,
     )
+    if truncation is not None:
+        prompt_ids = truncation.of(prompt_ids)
+    reasoning = state.chat_parsers.reasoning if calls.grammar is None else None
     generation = make_generation(
         exchange,
         body,
@@ -53,68 +64,101 @@ async def create(exchange: Exchange) -> None:
         operation="chat",
         default_max_tokens=state.defaults.max_new_tokens,
         prompt_name="messages",
+        grammar=calls.grammar,
+        beam=beam,
+        with_offsets=reasoning is not None,
+        keeps_special_tokens=any(
+            parser is not None and parser.needs_special_tokens for parser in (calls.parser, reasoning)
+        ),
     )
-    envelope = Envelope.new(exchange, "chatcmpl-", model)
-    response_format = ChatFormat(state.tokenizer, envelope, has_logprobs=bool(body.logprobs))
+    envelope = Envelope.new(exchange, "chatcmpl-", model, body.request_id)
+    response_format = ChatFormat(
+        envelope,
+        TokenDetails.of(body, state.tokenizer, [generation]),
+        reader_factory(state, body, calls, reasoning, prompt_ids),
+        has_logprobs=bool(body.logprobs),
+        includes_reasoning=body.include_reasoning is not False,
+    )
     await answer(exchange, body, [generation], response_format, envelope)
 
 
-class ChatFormat:
-    """Chat's chunks and its whole response."""
+@dataclass(frozen=True, slots=True)
+class CallPlan:
+    """What a request wants of its tools. ``tools``: those that the model is told of; ``parser`` None: text is text."""
 
-    stream_object = "chat.completion.chunk"
+    choice: ToolChoice
+    tools: Sequence[Mapping[str, Any]]
+    parser: type[ToolCallParser] | None
+    grammar: GrammarRequest | None
 
-    def __init__(self, tokenizer: Tokenizer, envelope: Envelope, *, has_logprobs: bool) -> None:
-        self._tokenizer, self._envelope, self._has_logprobs = tokenizer, envelope, has_logprobs
 
-    def opening(self, prompt_index: int) -> bytes | None:
-        """The role."""
-        return _OPENING
-
-    def fields(self, prompt_index: int, delta: ChoiceDelta) -> bytes | None:
-        """The next piece of content."""
-        if not (delta.text or delta.logprobs or delta.finish_reason):
-            return None
-        content = b'"delta":{"content":%b}' % _encode(delta.text) if delta.text else b'"delta":{}'
-        logprobs = b"null" if delta.logprobs is None else _encode(self._logprobs(delta.logprobs))
-        if delta.finish_reason is None:
-            return b'%b,"logprobs":%b,"finish_reason":null' % (content, logprobs)
-        finish = b'"finish_reason":%b,"stop_reason":%b' % (_encode(delta.finish_reason), _encode(delta.stop_reason))
-        return b'%b,"logprobs":%b,%b' % (content, logprobs, finish)
-
-    def whole(self, results: Sequence[ChoiceResult], usage: Usage) -> bytes:
-        """A ``chat.completion``."""
-        choices = [
-            ChatChoice(
-                result.index,
-                ResponseMessage("assistant", result.text),
-                self._logprobs(result.logprobs) if self._has_logprobs else None,
-                result.finish_reason,
-                result.stop_reason,
+def plan_calls(state: GatewayState, body: ChatCompletionRequest) -> CallPlan:
+    """The tools, and the grammar of the output whoever asks for it. Raises RequestError naming the field."""
+    choice = check_tools(body.tools, body.tool_choice)
+    grammar = requested_grammar(body)
+    if choice == "none" or not body.tools:
+        return CallPlan(choice, (), None, grammar)
+    tools = plain_tools(body.tools)
+    if choice == "auto":
+        parser = state.chat_parsers.tool_calls
+        if parser is None:
+            raise RequestError(
+                "tool_choice auto needs a server that knows how this model writes tool calls: --tool-call-parser",
+                param="tool_choice",
             )
-            for result in results
-        ]
-        envelope = self._envelope
-        return _encode(
-            ChatCompletion(
-                id=envelope.id,
-                created=envelope.created,
-                model=envelope.model,
-                choices=choices,
-                usage=usage,
-                system_fingerprint=envelope.system_fingerprint,
-            )
-        )
+        return CallPlan(choice, tools, parser, grammar)
+    if grammar is not None:
+        raise RequestError(f"{grammar.param} does not go with a tool_choice that forces a call", param="tool_choice")
+    parser, format = state.chat_parsers.forced()
+    allows_several = body.parallel_tool_calls is not False
+    return CallPlan(choice, tools, parser, call_grammar(body.tools, choice, format, allows_several=allows_several))
 
-    def _logprobs(self, logprobs: Sequence[TokenLogprob]) -> ChoiceLogprobs:
-        tokenizer = self._tokenizer
-        content: list[ContentLogprob] = []
-        for entry in logprobs:
-            top = [
-                TopLogprob(tokenizer.token_text(token_id), logprob, list(tokenizer.token_bytes(token_id)))
-                for token_id, logprob in entry.top
-                if tokenizer.has_token(token_id)
-            ]
-            token_bytes = list(tokenizer.token_bytes(entry.token_id))
-            content.append(ContentLogprob(tokenizer.token_text(entry.token_id), entry.logprob, token_bytes, top))
-        return ChoiceLogprobs(content)
+
+def template_kwargs(template: ChatTemplate, body: ChatCompletionRequest) -> dict[str, object]:
+    """What the template is given beside messages and tools. Raises RequestError for what it would not look at."""
+    kwargs = dict(body.chat_template_kwargs or {})
+    if body.documents:
+        if not template.reads("documents"):
+            raise RequestError("documents: the chat template does not look at them", param="documents")
+        kwargs["documents"] = body.documents
+    if body.reasoning_effort is not None:
+        known = [name for name in ("reasoning_effort", "enable_thinking") if template.reads(name)]
+        if not known and body.reasoning_effort != "none":
+            raise RequestError("reasoning_effort: the chat template does not look at it", param="reasoning_effort")
+        values = {"reasoning_effort": body.reasoning_effort, "enable_thinking": body.reasoning_effort != "none"}
+        kwargs |= {name: values[name] for name in known}
+    return kwargs
+
+
+def reader_factory(
+    state: GatewayState,
+    body: ChatCompletionRequest,
+    calls: CallPlan,
+    reasoning: type[ReasoningParser] | None,
+    prompt_ids: list[int],
+) -> Callable[[], ChoiceReader] | None:
+    """Makes a choice's reader; None where the text is the answer as it is."""
+    if calls.parser is None and reasoning is None:
+        return None
+    starts_open = False
+    if reasoning is not None:
+        tail = state.tokenizer.decode(prompt_ids[-PROMPT_TAIL:], skip_special_tokens=False)
+        starts_open = reasoning.opens_in_prompt(tail)
+    return partial(make_reader, body, calls, reasoning, starts_open)
+
+
+def make_reader(
+    body: ChatCompletionRequest, calls: CallPlan, reasoning: type[ReasoningParser] | None, starts_open: bool
+) -> ChoiceReader:
+    """The parsers of one choice."""
+    thoughts = None if reasoning is None else reasoning(starts_open=starts_open)
+    tools = None if calls.parser is None else calls.parser(calls.tools)
+    message = MessageReader(
+        thoughts,
+        tools,
+        allows_several=body.parallel_tool_calls is not False,
+        has_content=tools is None or calls.choice == "auto",
+    )
+    count = None if thoughts is None else ReasoningCount(thoughts)
+    # OpenAI says "stop" where the request itself named the function.
+    return ChoiceReader(message, count, ends_as_call=not isinstance(calls.choice, NamedChoice))

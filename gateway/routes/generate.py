@@ -5,8 +5,9 @@ A response format says how deltas and results look; everything else is here.
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from gateway.disconnect import cancel_on_disconnect
@@ -16,11 +17,16 @@ from gateway.generation_group import GenerationGroup
 from gateway.logprobs import TokenLogprob
 from gateway.recorder import RequestRecorder
 from gateway.routes.endpoint import Exchange
+from gateway.routes.prompts import off_loop
 from gateway.schema.common import GenerationFields, Usage, make_usage
 from gateway.schema.resolve import ModelLimits, resolve_max_tokens, resolve_sampling
 from gateway.schema.sampling import GenerationParams
+from gateway.schema.structured import GrammarRequest
+from gateway.stream_interval import StreamInterval
 from gateway.streaming import ChunkEncoder, send_stream
 from gateway.text.bad_words import encode_bad_words
+from ipc.errors import RequestError
+from ipc.params import BeamParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +39,11 @@ class Envelope:
     system_fingerprint: str
 
     @classmethod
-    def new(cls, exchange: Exchange, prefix: str, model: str) -> "Envelope":
-        """A fresh one."""
+    def new(cls, exchange: Exchange, prefix: str, model: str, request_id: str | None) -> "Envelope":
+        """A fresh one. ``request_id``: what the client calls its request."""
         state = exchange.state
-        return cls(prefix + secrets.token_hex(16), int(time.time()), model, state.fingerprint(state.ready()))
+        own_id = prefix + (secrets.token_hex(16) if request_id is None else request_id)
+        return cls(own_id, int(time.time()), model, state.fingerprint(state.ready()))
 
 
 @dataclass(slots=True)
@@ -46,6 +53,7 @@ class ChoiceResult:
     index: int
     prompt_index: int
     texts: list[str] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
     finish_reason: str = ""
@@ -55,6 +63,7 @@ class ChoiceResult:
         """What came next."""
         if delta.text:
             self.texts.append(delta.text)
+        self.token_ids += delta.token_ids
         self.logprobs += delta.logprobs or ()
         self.offsets += delta.offsets
         if delta.finish_reason:
@@ -71,14 +80,21 @@ class ResponseFormat(Protocol):
 
     stream_object: str
 
+    @property
+    def num_reasoning_tokens(self) -> int:
+        """Of the output so far, over all choices."""
+
     def opening(self, prompt_index: int) -> bytes | None:
         """The fields of a choice's first chunk, which carries nothing generated."""
+
+    def opening_members(self) -> bytes:
+        """JSON members of the response's first chunk, beside its choices; empty if there are none."""
 
     def fields(self, prompt_index: int, delta: ChoiceDelta) -> bytes | None:
         """The fields of the chunk for ``delta``; None if it has nothing to show yet."""
 
-    def whole(self, results: Sequence[ChoiceResult], usage: Usage) -> bytes:
-        """The body of a response that is not streamed."""
+    def whole(self, results: Sequence[ChoiceResult], usage: Callable[[], Usage]) -> bytes:
+        """The body of a response that is not streamed. ``usage`` is asked when all results have been read."""
 
 
 def make_generation(
@@ -91,7 +107,10 @@ def make_generation(
     operation: str,
     default_max_tokens: int | None,
     prompt_name: str,
+    grammar: GrammarRequest | None = None,
+    beam: BeamParams | None = None,
     with_offsets: bool = False,
+    keeps_special_tokens: bool = False,
 ) -> Generation:
     """The generation of one prompt, everything resolved and checked. Raises RequestError naming the field."""
     state = exchange.state
@@ -106,6 +125,9 @@ def make_generation(
     sampling = resolve_sampling(
         params, state.defaults, limits, max_tokens, lambda words: encode_bad_words(words, state.tokenizer)
     )
+    if body.spaces_between_special_tokens is False and state.tokenizer.joins_special_tokens_with_spaces:
+        name = "spaces_between_special_tokens"
+        raise RequestError(f"{name} must not be false: this model's tokenizer puts them", param=name)
     headers = exchange.request.headers
     trace = state.tracing.request(
         operation,
@@ -121,6 +143,9 @@ def make_generation(
         arrival_ns=exchange.arrival_ns,
         n=params.n,
         num_prompt_logprobs=-1 if params.prompt_logprobs is None else params.prompt_logprobs,
+        grammar=None if grammar is None else grammar.grammar,
+        grammar_param="" if grammar is None else grammar.param,
+        beam=beam,
         cache_salt=body.cache_salt or "",
         priority=body.priority or 0,
         traceparent=trace.traceparent,
@@ -128,7 +153,7 @@ def make_generation(
     options = TextOptions(
         stop=params.stop_strings,
         include_stop_str_in_output=params.include_stop_str_in_output,
-        skip_special_tokens=params.skip_special_tokens,
+        skip_special_tokens=params.skip_special_tokens and not keeps_special_tokens,
         with_offsets=with_offsets,
     )
     return Generation(state.client, request, options, state.tokenizer, RequestRecorder(state.metrics, request, trace))
@@ -154,7 +179,13 @@ async def answer(
         while deltas := await group.deltas():
             for prompt_index, delta in deltas:
                 results[prompt_index * num_choices + delta.choice].add(delta)
-    await exchange.reply(response_format.whole(results, _usage(group)))
+    encode = partial(response_format.whole, results, partial(_usage, group, response_format))
+    await exchange.reply(await off_loop(exchange.state, _num_prompt_logprobs(generations), encode))
+
+
+def _num_prompt_logprobs(generations: Sequence[Generation]) -> int:
+    """How many of them the response may hold: with a long prompt, too many to write on the event loop."""
+    return sum(len(one.prompt_logprobs or ()) * (one.request.num_prompt_logprobs + 1) for one in generations)
 
 
 class _Events:
@@ -177,21 +208,23 @@ class _Events:
         )
         self._is_usage_due = body.includes_usage
         self._has_continuous_usage = body.includes_continuous_usage
+        interval = body.stream_interval or 1
+        self._interval = StreamInterval(interval) if interval > 1 else None
         self._opened: set[int] = set()
 
     async def next(self) -> bytes:
         """What is to be sent now; empty at the end. A delta without anything to show is no event."""
         while deltas := await self._group.deltas():
-            events = self._encode(deltas)
+            events = self._encode(deltas if self._interval is None else self._interval.push(deltas))
             if events:
                 return events
         if self._is_usage_due:
             self._is_usage_due = False
-            return self._encoder.usage_chunk(_usage(self._group))
+            return self._encoder.usage_chunk(_usage(self._group, self._format))
         return b""
 
     def _encode(self, deltas: Sequence[tuple[int, ChoiceDelta]]) -> bytes:
-        usage = _usage(self._group) if self._has_continuous_usage else None
+        usage = _usage(self._group, self._format) if self._has_continuous_usage else None
         chunk = self._encoder.chunk
         events: list[bytes] = []
         for prompt_index, delta in deltas:
@@ -200,12 +233,18 @@ class _Events:
                 self._opened.add(index)
                 opening = self._format.opening(prompt_index)
                 if opening is not None:
-                    events.append(chunk(index, opening, usage))
+                    members = self._format.opening_members() if len(self._opened) == 1 else b""
+                    events.append(chunk(index, opening, usage, members))
             fields = self._format.fields(prompt_index, delta)
             if fields is not None:
                 events.append(chunk(index, fields, usage))
         return b"".join(events)
 
 
-def _usage(group: GenerationGroup) -> Usage:
-    return make_usage(group.num_prompt_tokens, group.num_output_tokens, group.num_cached_tokens)
+def _usage(group: GenerationGroup, response_format: ResponseFormat) -> Usage:
+    return make_usage(
+        group.num_prompt_tokens,
+        group.num_output_tokens,
+        group.num_cached_tokens,
+        response_format.num_reasoning_tokens,
+    )

@@ -3,7 +3,7 @@
 import msgspec
 
 from gateway.routes.endpoint import Exchange
-from gateway.routes.prompts import encode_chat, encode_texts, off_loop
+from gateway.routes.prompts import encode_chat, encode_texts, off_loop, request_template
 from gateway.schema.decoding import decode_request
 from gateway.schema.resolve import ModelLimits, check_token_ids
 from gateway.schema.tokenize import (
@@ -13,6 +13,7 @@ from gateway.schema.tokenize import (
     detokenize_decoder,
     tokenize_decoder,
 )
+from gateway.schema.tools import plain_tools
 from gateway.state import GatewayState
 from ipc.errors import RequestError
 
@@ -42,13 +43,16 @@ async def _token_ids(state: GatewayState, limits: ModelLimits, body: TokenizeReq
         raise RequestError(
             "add_special_tokens must not be true with messages: the chat template adds them", param="add_special_tokens"
         )
+    template = await request_template(state, body.chat_template)
     return await encode_chat(
         state,
         limits,
         body.messages or [],
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=body.continue_final_message,
-        template_kwargs=body.chat_template_kwargs,
+        template_kwargs=body.chat_template_kwargs or {},
+        tools=plain_tools(body.tools or ()),
+        template=template,
     )
 
 

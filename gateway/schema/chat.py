@@ -6,8 +6,12 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from gateway.schema.common import GenerationFields, Usage, generation_params
+from gateway.schema.prompt_logprobs import PromptLogprobs
 from gateway.schema.sampling import GenerationParams
+from gateway.schema.tools import Tool, ToolChoice
 from ipc.errors import RequestError
+
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
 class ContentPart(msgspec.Struct, forbid_unknown_fields=True):
@@ -42,13 +46,14 @@ class ToolCall(msgspec.Struct, forbid_unknown_fields=True):
 class ChatMessage(msgspec.Struct, forbid_unknown_fields=True):
     """One message. Whether it makes sense is ``gateway.text.chat_messages``'s to say."""
 
-    role: Literal["system", "developer", "user", "assistant", "tool"]
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[ContentPart] | None | UnsetType = UNSET
     name: str | None = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
     refusal: str | None = None
     annotations: list[Any] | None = None
+    parsed: Any = None  # the content once more, as OpenAI's client reads it
     audio: Any = None
     function_call: Any = None
     reasoning: str | None = None
@@ -63,22 +68,23 @@ class ChatCompletionRequest(GenerationFields, forbid_unknown_fields=True, kw_onl
     top_logprobs: int | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
+    chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    tools: list[Tool] | None = None
+    tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None  # no effect without tools
+    reasoning_effort: ReasoningEffort | None = None
+    include_reasoning: bool | None = None
+    documents: list[dict[str, Any]] | None = None
 
     echo: bool | None = None  # false only
-    tools: Any = None
-    tool_choice: Any = None
     functions: Any = None
     function_call: Any = None
     modalities: Any = None
     audio: Any = None
     prediction: Any = None
     web_search_options: Any = None
-    reasoning_effort: Any = None
     verbosity: Any = None
-    documents: Any = None
-    chat_template: Any = None
 
     def to_params(self, max_logprobs: int) -> GenerationParams:
         """The sampling parameters. Raises RequestError naming the field."""
@@ -89,7 +95,7 @@ class ChatCompletionRequest(GenerationFields, forbid_unknown_fields=True, kw_onl
                 raise RequestError(f"top_logprobs must be from 0 to {max_logprobs}", param="top_logprobs")
             if self.top_logprobs and not self.logprobs:
                 raise RequestError("top_logprobs needs logprobs to be true", param="top_logprobs")
-        return generation_params(self, (self.top_logprobs or 0) if self.logprobs else None, None)
+        return generation_params(self, (self.top_logprobs or 0) if self.logprobs else None, self.prompt_logprobs)
 
 
 decoder = msgspec.json.Decoder(ChatCompletionRequest)
@@ -157,12 +163,53 @@ class ChoiceLogprobs(msgspec.Struct):
     refusal: None = None
 
 
+class CalledFunction(msgspec.Struct):
+    """``arguments``: JSON as the model wrote it; cut off where the answer was."""
+
+    name: str
+    arguments: str
+
+
+class ResponseToolCall(msgspec.Struct):
+    """One tool call of the answer."""
+
+    id: str
+    function: CalledFunction
+    type: str = "function"
+
+
 class ResponseMessage(msgspec.Struct):
-    """The answer."""
+    """The answer. ``content`` is null where there are tool calls and no text."""
 
     role: str
-    content: str
+    content: str | None
     refusal: None = None
+    tool_calls: list[ResponseToolCall] | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+
+
+class FunctionDelta(msgspec.Struct, omit_defaults=True):
+    """More of a call; ``name`` in its first delta."""
+
+    arguments: str
+    name: str | None = None
+
+
+class ToolCallDelta(msgspec.Struct, omit_defaults=True):
+    """More of the call ``index``; ``id`` and ``type`` in its first delta."""
+
+    index: int
+    function: FunctionDelta
+    id: str | None = None
+    type: str | None = None
+
+
+class MessageDeltaFields(msgspec.Struct, omit_defaults=True):
+    """``delta`` of a chunk: what there is nothing of is absent."""
+
+    content: str = ""
+    reasoning: str = ""
+    tool_calls: list[ToolCallDelta] = []
 
 
 class ChatChoice(msgspec.Struct):
@@ -173,6 +220,7 @@ class ChatChoice(msgspec.Struct):
     logprobs: ChoiceLogprobs | None
     finish_reason: str
     stop_reason: str | int | None = None
+    token_ids: list[int] | UnsetType = UNSET
 
 
 class ChatCompletion(msgspec.Struct, kw_only=True):
@@ -185,3 +233,6 @@ class ChatCompletion(msgspec.Struct, kw_only=True):
     choices: list[ChatChoice]
     usage: Usage
     system_fingerprint: str
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_text: str | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobs | None | UnsetType = UNSET

@@ -7,34 +7,32 @@ from typing import Any, Literal
 
 import msgspec
 
+from gateway.request_id import is_request_id
 from gateway.schema.sampling import INT64_MAX, INT64_MIN, GenerationParams
+from gateway.schema.structured import GrammarRequest, ResponseFormat, StructuredOutputs, grammar_request
+from gateway.schema.truncation import check_truncation_fields
 from ipc.errors import RequestError
-
-FinishReasonName = Literal["stop", "length", "abort"]
 
 UNSUPPORTED: dict[str, tuple[object, ...]] = {
     "store": (None, False),
-    "best_of": (None, 1),
-    "use_beam_search": (None, False),
-    "length_penalty": (None, 1, 1.0),
-    "suffix": (None, ""),
-    "tools": (None, []),
-    "tool_choice": (None, "none"),
     "functions": (None, []),
     "function_call": (None, "none"),
-    "response_format": (None, {"type": "text"}),
-    "structured_outputs": (None, {}),
     "modalities": (None, ["text"]),
     "audio": (None, {}),
     "prediction": (None, {}),
     "web_search_options": (None,),
-    "reasoning_effort": (None,),
     "verbosity": (None,),
-    "documents": (None, []),
-    "chat_template": (None,),
+    "thinking_token_budget": (None, -1),
     "prompt_embeds": (None, []),
-    "prompt_logprobs": (None,),
-    "spaces_between_special_tokens": (None, True),
+    "logprob_token_ids": (None, []),
+    "repetition_detection": (None,),
+    "watermarking": (None, False),
+    "session_id": (None,),
+    "vllm_xargs": (None, {}),
+    "kv_transfer_params": (None, {}),
+    "ec_transfer_params": (None, {}),
+    "mm_processor_kwargs": (None, {}),
+    "media_io_kwargs": (None, {}),
 }
 """Known fields whose effect this server does not have, with the values that ask for no effect."""
 
@@ -69,6 +67,8 @@ class GenerationFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
+    use_beam_search: bool | None = None
+    length_penalty: float | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     allowed_token_ids: list[int] | None = None
@@ -76,6 +76,17 @@ class GenerationFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
     add_special_tokens: bool | None = None
     priority: int | None = None
     cache_salt: str | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    prompt_logprobs: int | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+    return_prompt_text: bool | None = None
+    truncate_prompt_tokens: int | None = None
+    truncation_side: Literal["left", "right"] | None = None
+    stream_interval: int | None = None
+    request_id: str | None = None
+    spaces_between_special_tokens: bool | None = None  # true is every tokenizer's own way
 
     # Fields that have no effect by definition.
     user: str | None = None
@@ -87,12 +98,16 @@ class GenerationFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
 
     # Fields of UNSUPPORTED that both kinds of request know.
     store: Any = None
-    use_beam_search: Any = None
-    length_penalty: Any = None
-    response_format: Any = None
-    structured_outputs: Any = None
-    prompt_logprobs: Any = None
-    spaces_between_special_tokens: Any = None
+    thinking_token_budget: Any = None
+    logprob_token_ids: Any = None
+    repetition_detection: Any = None
+    watermarking: Any = None
+    session_id: Any = None
+    vllm_xargs: Any = None
+    kv_transfer_params: Any = None
+    ec_transfer_params: Any = None
+    mm_processor_kwargs: Any = None
+    media_io_kwargs: Any = None
 
     @property
     def is_stream(self) -> bool:
@@ -120,17 +135,21 @@ class GenerationFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
 
+def requested_grammar(request: GenerationFields) -> GrammarRequest | None:
+    """What the output must look like, if the request says so. Raises RequestError naming the field."""
+    grammar = grammar_request(request.response_format, request.structured_outputs)
+    if grammar is not None and request.allowed_token_ids is not None:
+        raise RequestError(f"allowed_token_ids does not go with {grammar.param}", param="allowed_token_ids")
+    return grammar
+
+
 def check_common(request: GenerationFields, *, accepts_priority: bool, min_max_tokens: int) -> None:
     """The checks that belong to no sampling parameter. Raises RequestError naming the field."""
     for name in request.__struct_fields__:
         if name in UNSUPPORTED and not _asks_nothing(getattr(request, name), UNSUPPORTED[name]):
             raise RequestError(f"{name} is not supported by this server", param=name, code="unsupported_parameter")
-    if request.stream_options is not None:
-        if not request.is_stream:
-            raise RequestError("stream_options is only allowed when stream is true", param="stream_options")
-        if request.stream_options.include_obfuscation:
-            name = "stream_options.include_obfuscation"
-            raise RequestError(f"{name} is not supported by this server", param=name, code="unsupported_parameter")
+    _check_streaming(request)
+    check_truncation_fields(request.truncate_prompt_tokens, request.truncation_side)
     for name in ("max_tokens", "max_completion_tokens"):
         value = getattr(request, name)
         if value is not None and not min_max_tokens <= value <= INT64_MAX:
@@ -141,17 +160,41 @@ def check_common(request: GenerationFields, *, accepts_priority: bool, min_max_t
         raise RequestError("priority needs a server that runs --scheduling-policy priority", param="priority")
     if request.cache_salt is not None and not 1 <= len(request.cache_salt) <= 128:
         raise RequestError("cache_salt must have 1 to 128 characters", param="cache_salt")
+    if request.request_id is not None and not is_request_id(request.request_id):
+        raise RequestError("request_id must have 1 to 128 characters of A-Z a-z 0-9 . _ : -", param="request_id")
+
+
+def _check_streaming(request: GenerationFields) -> None:
+    """What goes with a stream only, and what does not go with one."""
+    if request.stream_options is not None:
+        if not request.is_stream:
+            raise RequestError("stream_options is only allowed when stream is true", param="stream_options")
+        if request.stream_options.include_obfuscation:
+            name = "stream_options.include_obfuscation"
+            raise RequestError(f"{name} is not supported by this server", param=name, code="unsupported_parameter")
+    if request.stream_interval is not None:
+        if not 1 <= request.stream_interval <= INT64_MAX:
+            raise RequestError("stream_interval must be at least 1 and fit in 64 bits", param="stream_interval")
+        if request.stream_interval > 1 and not request.is_stream:
+            raise RequestError("stream_interval is only allowed when stream is true", param="stream_interval")
+    if request.prompt_logprobs is not None:
+        if request.prompt_logprobs < 0:
+            raise RequestError("prompt_logprobs must be at least 0", param="prompt_logprobs")
+        if request.is_stream:
+            raise RequestError("prompt_logprobs is not allowed when stream is true", param="prompt_logprobs")
 
 
 def _asks_nothing(value: object, harmless: tuple[object, ...]) -> bool:
     return any(type(value) is type(known) and value == known for known in harmless)
 
 
-def generation_params(request: GenerationFields, logprobs: int | None, prompt_logprobs: int | None) -> GenerationParams:
-    """The sampling fields as checked ``GenerationParams``."""
+def generation_params(
+    request: GenerationFields, logprobs: int | None, prompt_logprobs: int | None, *, n: int | None = None
+) -> GenerationParams:
+    """The sampling fields as checked ``GenerationParams``; ``n``: how many choices to generate, if not its own."""
     bias = request.logit_bias
     return GenerationParams(
-        n=1 if request.n is None else request.n,
+        n=n if n is not None else 1 if request.n is None else request.n,
         temperature=request.temperature,
         top_k=request.top_k,
         top_p=request.top_p,
@@ -187,6 +230,12 @@ class PromptTokensDetails(msgspec.Struct):
     cached_tokens: int = 0
 
 
+class CompletionTokensDetails(msgspec.Struct):
+    """``reasoning_tokens``: output tokens that are no part of the answer."""
+
+    reasoning_tokens: int = 0
+
+
 class Usage(msgspec.Struct):
     """Token counts over all prompts and choices of a request; each prompt counts once whatever n is."""
 
@@ -194,9 +243,15 @@ class Usage(msgspec.Struct):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails
 
 
-def make_usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> Usage:
+def make_usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int, reasoning_tokens: int = 0) -> Usage:
     """The usage object of these counts."""
-    total = prompt_tokens + completion_tokens
-    return Usage(prompt_tokens, completion_tokens, total, PromptTokensDetails(cached_tokens))
+    return Usage(
+        prompt_tokens,
+        completion_tokens,
+        prompt_tokens + completion_tokens,
+        PromptTokensDetails(cached_tokens),
+        CompletionTokensDetails(reasoning_tokens),
+    )

@@ -5,7 +5,10 @@ from typing import Any
 import msgspec
 
 from gateway.schema.chat import ChatMessage
+from gateway.schema.tools import Tool
 from ipc.errors import RequestError
+
+CHAT_FIELDS = ("add_generation_prompt", "continue_final_message", "chat_template", "chat_template_kwargs", "tools")
 
 
 class TokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -18,14 +21,16 @@ class TokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     return_token_strs: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
+    chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    tools: list[Tool] | None = None
 
     def check(self) -> None:
         """Raises RequestError unless exactly one of the two forms is there."""
         if (self.prompt is None) == (self.messages is None):
             raise RequestError("exactly one of prompt and messages must be given", param="prompt")
         if self.messages is None:
-            for name in ("add_generation_prompt", "continue_final_message", "chat_template_kwargs"):
+            for name in CHAT_FIELDS:
                 if getattr(self, name) is not None:
                     raise RequestError(f"{name} is only allowed with messages", param=name)
 

@@ -18,8 +18,9 @@ _TEXT_PARTS = {"text": "text", "refusal": "refusal"}  # type of a part: the fiel
 def normalize_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Messages in which ``content`` is a string, null fields are absent and tool arguments are objects.
 
-    - content: null is "", text parts are joined by a line feed, so they give the same prompt as that string. It may
-      be missing only in an assistant's message with tool_calls. Any other part is refused, as is an empty list.
+    - content: null is "" in an assistant's message and refused elsewhere; text parts are joined by a line feed, so they
+      give the same prompt as that string. It may be missing only in an assistant's message with tool_calls. Any other
+      part is refused, as is an empty list.
     - OpenAI sends the arguments of a tool call as a string of JSON, templates print an object.
 
     Raises RequestError that names the message and the field.
@@ -29,6 +30,19 @@ def normalize_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, 
     return [_normalize_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
 
 
+def with_system_text(messages: Sequence[Mapping[str, Any]], text: str) -> list[dict[str, Any]]:
+    """The messages with ``text`` at the end of the system message, or as one before them all."""
+    first, *rest = messages or ({},)
+    if first.get("role") not in ("system", "developer"):
+        return [{"role": "system", "content": text}, *map(dict, messages)]
+    content = first.get("content")
+    if isinstance(content, list):
+        content = [*content, {"type": "text", "text": text}]
+    else:
+        content = f"{content}\n\n{text}" if content else text
+    return [{**first, "content": content}, *map(dict, rest)]
+
+
 def _normalize_message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
     role = message.get("role")
     if role not in ROLES:
@@ -36,6 +50,8 @@ def _normalize_message(message: Mapping[str, Any], where: str) -> dict[str, Any]
     normalized = {key: value for key, value in message.items() if value is not None}
     if "content" not in message and not (role == "assistant" and message.get("tool_calls")):
         raise RequestError(f"{where} has no content.", param=f"{where}.content")
+    if message.get("content") is None and role != "assistant":
+        raise RequestError(f"{where}.content must not be null.", param=f"{where}.content")
     normalized["content"] = _normalize_content(message.get("content"), f"{where}.content")
     if "tool_calls" in normalized:
         normalized["tool_calls"] = _normalize_tool_calls(normalized["tool_calls"], f"{where}.tool_calls")

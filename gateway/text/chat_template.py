@@ -1,24 +1,25 @@
 """Renders chats to prompts with the model's own Jinja template, and encodes them so that content stays content.
 
 Owns the templates of one model, compiled once. Rendering and encoding block: long chats belong into an executor.
-Templates come from the model folder or the operator, never from a request.
+Templates of the model folder and of the operator run here; a request's own runs in a process of its own.
 """
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Template, TemplateError, TemplateSyntaxError
+from jinja2 import Template, TemplateSyntaxError, meta
 
 from gateway.text.chat_messages import normalize_messages
-from gateway.text.jinja_environment import chat_template_environment
+from gateway.text.jinja_environment import TEMPLATE_FAILURES, chat_template_environment, failure_text
 from gateway.text.model_files import read_json_object, read_text
+from gateway.text.request_template import RequestTemplate
 from gateway.text.tokenizer import Tokenizer
 from ipc.errors import ConfigError, RequestError
 
 MAX_RENDERED_CHARS = 64 * 1024 * 1024
-_MAX_MESSAGE_CHARS = 300
 _RESERVED_NAMES = (
     "messages",
     "tools",
@@ -29,16 +30,8 @@ _RESERVED_NAMES = (
     "strftime_now",
 )
 
-# What templates raise for messages that they do not expect: their own refusal, or what Python does on the way.
-_TEMPLATE_FAILURES = (
-    TemplateError,
-    TypeError,
-    ValueError,
-    LookupError,
-    AttributeError,
-    ArithmeticError,
-    RecursionError,
-)
+Render = Callable[[Mapping[str, Any]], str]
+"""A template as a function of its variables. Raises RequestError."""
 
 
 class ChatTemplate:
@@ -59,10 +52,13 @@ class ChatTemplate:
         the template's own.
         """
         environment = chat_template_environment()
-        self._templates: dict[str, Template] = {}
+        self.sources = dict(sources)
+        self._templates: dict[str, Render] = {}
+        self._names: set[str] = set()
         for name, source in sources.items():
             try:
-                self._templates[name] = environment.from_string(source)
+                self._templates[name] = partial(_run, environment.from_string(source), max_rendered_chars)
+                self._names |= meta.find_undeclared_variables(environment.parse(source))
             except TemplateSyntaxError as error:
                 raise ConfigError(f"{origin}: template {name!r}, line {error.lineno}: {error.message}") from error
         if sources and "default" not in sources:
@@ -72,7 +68,16 @@ class ChatTemplate:
         self._default_kwargs = dict(default_template_kwargs or {})
         if reserved := self._reserved_names(self._default_kwargs):
             raise ConfigError(f"default chat template kwargs must not set {reserved[0]}")
-        self._max_rendered_chars = max_rendered_chars
+
+    @classmethod
+    def of_request(cls, source: str, tokenizer: Tokenizer) -> "ChatTemplate":
+        """The template that a request brought. Raises RequestError (``chat_template``) if it is none; so does whatever
+        goes wrong in it later."""
+        template, own = cls({}, tokenizer), RequestTemplate.parse(source)
+        template.sources, template._names = {"default": source}, set(own.names)
+        template._templates = {"default": own.render}
+        template._names_developer = "developer" in source
+        return template
 
     @classmethod
     def load(
@@ -92,6 +97,10 @@ class ChatTemplate:
     def is_available(self) -> bool:
         """False for a model without any chat template: it serves completions only."""
         return bool(self._templates)
+
+    def reads(self, name: str) -> bool:
+        """Whether a template looks at the variable ``name``."""
+        return name in self._names
 
     def render(
         self,
@@ -177,14 +186,15 @@ class ChatTemplate:
     def _render(self, variables: dict[str, Any], continue_final_message: bool) -> str:
         variables = self._tokenizer.special_tokens | self._default_kwargs | variables
         name = "tool_use" if variables["tools"] and "tool_use" in self._templates else "default"
+        render = self._templates[name]
         if not continue_final_message:
-            return self._run(name, variables)
+            return render(variables)
         *earlier, last = variables["messages"]
         # The end of the content is found again by a tag that no content can hold; the space after it tells whether
         # the template trims content.
         tag = f"{secrets.randbelow(10**30):030d}"
         tagged = last | {"content": f"{last['content']}{tag} "}
-        rendered = self._run(name, variables | {"messages": [*earlier, tagged]})
+        rendered = render(variables | {"messages": [*earlier, tagged]})
         prompt, found, rest = rendered.rpartition(tag)
         if not found or last["content"].strip() not in prompt:
             raise RequestError(
@@ -193,19 +203,20 @@ class ChatTemplate:
             )
         return prompt if rest.startswith(" ") else prompt.rstrip()
 
-    def _run(self, name: str, variables: dict[str, Any]) -> str:
-        parts: list[str] = []
-        num_left = self._max_rendered_chars
-        try:
-            for part in self._templates[name].generate(variables):
-                num_left -= len(part)
-                if num_left < 0:
-                    raise RequestError("The rendered chat is too long.", param="messages")
-                parts.append(part)
-        except _TEMPLATE_FAILURES as error:
-            reason = " ".join(str(error).split())[:_MAX_MESSAGE_CHARS]
-            raise RequestError(f"The chat template refused the messages: {reason}", param="messages") from error
-        return "".join(parts)
+
+def _run(template: Template, max_chars: int, variables: Mapping[str, Any]) -> str:
+    parts: list[str] = []
+    num_left = max_chars
+    try:
+        for part in template.generate(variables):
+            num_left -= len(part)
+            if num_left < 0:
+                raise RequestError("The rendered chat is too long.", param="messages")
+            parts.append(part)
+    except TEMPLATE_FAILURES as error:
+        text = f"The chat template refused the messages: {failure_text(error)}"
+        raise RequestError(text, param="messages") from error
+    return "".join(parts)
 
 
 def read_template_sources(folder: Path) -> dict[str, str]:

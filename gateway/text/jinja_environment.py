@@ -12,6 +12,18 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+_MAX_MESSAGE_CHARS = 300
+# What templates raise for values that they do not expect: their own refusal, or what Python does on the way.
+TEMPLATE_FAILURES = (
+    TemplateError,
+    TypeError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)
+
 
 def chat_template_environment() -> Environment:
     """Blocks leave no white space of their own; values cannot be changed and underscored attributes not reached."""
@@ -26,6 +38,11 @@ def chat_template_environment() -> Environment:
     environment.globals["strftime_now"] = strftime_now
     del environment.globals["lipsum"]  # makes text of any length
     return environment
+
+
+def failure_text(error: BaseException) -> str:
+    """What a template failed of, on one line and bounded."""
+    return " ".join(str(error).split())[:_MAX_MESSAGE_CHARS]
 
 
 class GenerationTag(Extension):

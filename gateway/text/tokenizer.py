@@ -87,6 +87,14 @@ class Tokenizer:
         parts.append(decoder.flush())
         return "".join(parts)
 
+    @property
+    def joins_special_tokens_with_spaces(self) -> bool:
+        """Whether ``decode`` puts spaces between special tokens that are not part of them."""
+        return any(
+            self.token_bytes(token_id).startswith(b" ") and not self._tokens[token_id].startswith(" ")
+            for token_id in self.special_ids
+        )
+
     def new_decoder(self) -> TextDecoder:
         """The decoding state of a new sequence."""
         return self._spelling.new_decoder()

@@ -1,6 +1,7 @@
 """``from octavo import LLM``: the same engine and the same text as the server's, without HTTP."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -105,6 +106,18 @@ def test_errors_name_what_is_wrong_and_leave_it_working(llm: LLM) -> None:
         llm.chat([{"role": "user"}], use_tqdm=False)
     assert (caught.value.param or "").startswith("messages")
     assert llm.generate(PROMPTS[0], SAMPLED, use_tqdm=False)[0].outputs[0].text
+
+
+def test_structured_outputs(llm: LLM) -> None:
+    params = SamplingParams(temperature=1, seed=1, max_tokens=20)
+    (output,) = llm.generate(["ab"], params, structured_outputs={"regex": "[ab]{4}"}, use_tqdm=False)
+    assert re.fullmatch("[ab]{4}", output.outputs[0].text)
+    messages = [{"role": "user", "content": "ja?"}]
+    (output,) = llm.chat(messages, params, structured_outputs={"choice": ["ja", "nein"]}, use_tqdm=False)
+    assert output.outputs[0].text in ("ja", "nein")
+    for wrong in ({"regex": "("}, {"regex": 5}, {"regex": "a", "choice": ["b"]}, {"poem": "x"}):
+        with pytest.raises(RequestError, match="structured_outputs"):
+            llm.generate(["ab"], params, structured_outputs=wrong, use_tqdm=False)
 
 
 def test_a_progress_bar(llm: LLM, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,21 +4,24 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fake_device import KV, FakeDevice
-from fake_model import VOCAB_SIZE, AlternatingGrammar
+from fake_model import VOCAB_SIZE, make_grammar
 from ledger import Ledger
 from step_checks import check_blocks_and_slots, check_plan, live_sequences
 
 from engine_core import registry
-from engine_core.channel import GatewayGone, Inbound
+from engine_core.beam import BeamSearches
+from engine_core.channel import Compiled, GatewayGone, Inbound
 from engine_core.core import EngineCore
 from engine_core.kv_cache.manager import KVCacheManager
 from engine_core.request_builder import AddReader
 from engine_core.scheduler.scheduler import Scheduler, SchedulerLimits
+from engine_core.sequence import GrammarError
 from engine_core.step import SchedulerOutput
 from engine_core.step_cost import StepCost
+from engine_core.structured_output.pool import GrammarFactory
 from ipc.codec import pack_ids
 from ipc.messages import Abort, Accepted, Add, Drain, Failed, Finish, ToGateway
-from ipc.params import SamplingParams
+from ipc.params import BeamParams, SamplingParams
 
 GATEWAY = b"gateway"
 
@@ -51,11 +54,33 @@ class FakeChannel:
         messages, self.inbox = self.inbox, []
         return messages
 
+    def post(self, owner: bytes, message: Compiled) -> None:
+        self.inbox.append((owner, message))
+
     def send(self, owner: bytes, message: ToGateway) -> None:
         self.sent.append((owner, message))
 
     def broadcast(self, message: ToGateway) -> None:
         self.broadcasts.append(message)
+
+
+@dataclass(slots=True)
+class FakeGrammars:
+    """Compiles at once, or when ``finish`` is called. The kind ``broken`` does not compile."""
+
+    is_slow: bool = False
+    waiting: list[Callable[[], None]] = field(default_factory=list)
+
+    def compile(self, kind: str, source: str, done: Callable[[GrammarFactory | GrammarError], None]) -> None:
+        result = GrammarError("no such grammar") if kind == "broken" else lambda params: make_grammar(source)
+        self.waiting.append(lambda: done(result))
+        if not self.is_slow:
+            self.finish()
+
+    def finish(self) -> None:
+        waiting, self.waiting = self.waiting, []
+        for tell in waiting:
+            tell()
 
 
 def make_clock() -> Callable[[], int]:
@@ -90,10 +115,18 @@ class CoreHarness:
             owner_of_slot=self._owner_of_slot,
         )
         self.channel = FakeChannel()
+        self.grammars = FakeGrammars()
         self.core = EngineCore(
-            self.scheduler, self.device, self.channel, incarnation=7, overlap=sizes.overlap, clock=clock
+            self.scheduler,
+            self.device,
+            self.channel,
+            incarnation=7,
+            overlap=sizes.overlap,
+            clock=clock,
+            beams=BeamSearches(self.scheduler, VOCAB_SIZE),
+            grammars=self.grammars,
         )
-        self.read = AddReader(VOCAB_SIZE, self.kv.extend_hashes, lambda kind, source: AlternatingGrammar())
+        self.read = AddReader(VOCAB_SIZE, self.kv.extend_hashes)
         self.is_broken = False
         self._meanings: dict[bytes, tuple[KV | None, ...]] = {}
         self.ledgers: dict[bytes, Ledger] = {}
@@ -139,7 +172,7 @@ class CoreHarness:
 
     def run_until_idle(self) -> list[tuple[bytes, ToGateway]]:
         """Until nothing is left to do. Raises AssertionError when that takes longer than it can."""
-        sent = self.step()
+        sent = self.step() + self.step()  # what has a grammar is in the scheduler from the second on
         for _ in range(self._most_steps()):
             if self.core.is_idle:
                 break
@@ -154,6 +187,10 @@ class CoreHarness:
     def _most_steps(self) -> int:
         """The oldest sequence gets on by a token at least every other step, and preemption begins again."""
         work = sum(seq.num_prompt_tokens + seq.request.params.max_tokens for seq in live_sequences(self.scheduler))
+        entries = [entry for ledger in self.ledgers.values() for entry in ledger.entries.values()]
+        for add in [entry.add for entry in entries if entry.add.beam is not None and not entry.is_ended]:
+            longest = len(add.prompt_ids) // 4 + add.params.max_tokens
+            work += longest * add.params.max_tokens * add.beam.width  # each may have to be computed again
         return 4 * work + 8
 
     def _check_published(self) -> None:
@@ -182,7 +219,8 @@ def make_add(
     num_prompt_logprobs: int = -1,
     cache_salt: str = "",
     priority: int = 0,
-    has_grammar: bool = False,
+    grammar: str | None = None,
+    beam: BeamParams | None = None,
     choices: dict[int, list[int]] | None = None,
 ) -> Add:
     """A request as a gateway sends it; with ``choices`` it is resumed from their tokens, else it has ``n`` new ones."""
@@ -195,8 +233,9 @@ def make_add(
         params=params,
         choices=tuple((index, pack_ids(ids)) for index, ids in outputs.items()),
         num_prompt_logprobs=num_prompt_logprobs,
-        grammar=("alternating", "") if has_grammar else None,
+        grammar=None if grammar is None else ("broken" if grammar == "broken" else "alternating", grammar),
         cache_salt=cache_salt,
         priority=priority,
         is_resumed=choices is not None,
+        beam=beam,
     )

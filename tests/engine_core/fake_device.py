@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from fake_model import NO_PREFIX, breaks_here, draw, extend, read_mask
+from fake_model import NO_PREFIX, breaks_here, draw, extend, most_likely, read_mask
 
 from engine_core.step import (
     ModelRunnerOutput,
@@ -171,5 +171,8 @@ class FakeDevice:
         self.tokens[entry.slot][entry.end] = token_id
         logprobs = None
         if entry.num_logprobs >= 0:
-            logprobs = TokenLogprobs(entry.num_logprobs, pack_floats([entry.end]), pack_ids([token_id]))
+            top = most_likely(self._prefixes(entry)[-1], entry.num_logprobs)
+            top_ids, top_logprobs = pack_ids(token_id for token_id, _ in top), pack_floats(value for _, value in top)
+            own = pack_floats([entry.end]), pack_ids([token_id])
+            logprobs = TokenLogprobs(entry.num_logprobs, *own, top_ids, top_logprobs)
         return SequenceOutput((token_id,), logprobs, prompt_logprobs, is_corrupt=breaks_here(binding, entry.end))

@@ -3,13 +3,15 @@
 import re
 from dataclasses import dataclass, field
 
-from fake_model import Expected, generate
+from fake_model import Expected, generate, search
 
 from ipc.codec import unpack_floats, unpack_ids
 from ipc.messages import Abort, Accepted, Add, EventKind, Failed, Finish, FinishReason, Output, Outputs, ToGateway
 
 # QUEUED, then BLOCKED until ADMITTED, perhaps a CACHE_HIT; CHUNKs; PREEMPTED, BLOCKED until RESUMED, and so on.
 STORY = re.compile(r"qb*(a h? c* (p b* r c*)* (p b*)?)?".replace(" ", ""))
+# A beam search tells of its first step, and of the later ones only what went wrong; in its first choice.
+BEAM_STORY = re.compile(r"(qb*(ah?[bhcpr]*)?)?")
 LETTERS = {
     EventKind.QUEUED: "q",
     EventKind.BLOCKED: "b",
@@ -62,7 +64,7 @@ class Ledger:
         prompt_ids = unpack_ids(add.prompt_ids)
         choices = {
             index: Choice(
-                generate(prompt_ids, add.params, index, has_grammar=add.grammar is not None),
+                _expect(add, prompt_ids, index),
                 unpack_ids(output),
                 num_tokens_at_first=len(add.prompt_ids + output) // 4,
             )
@@ -99,7 +101,7 @@ class Ledger:
                 raise AssertionError(f"unexpected {message}")
 
     def _check_failure(self, entry: Entry, message: Failed) -> None:
-        assert message.code == "corrupt_logits"
+        assert message.code in ("corrupt_logits", "grammar_failed", "impossible")
         broken = [c for c in entry.choices.values() if c.expected.finish is None]
         assert any(len(c.token_ids) == len(c.expected.token_ids) for c in broken), "it failed too early"
 
@@ -115,7 +117,7 @@ class Ledger:
         expected = choice.expected
         assert choice.token_ids == expected.token_ids[: len(choice.token_ids)], f"not {expected.token_ids}"
         self._check_logprobs(entry, choice, output, token_ids)
-        self._check_story(choice, output)
+        self._check_story(choice, output, STORY if entry.add.beam is None else BEAM_STORY)
         assert output.num_cached_tokens < max(1, choice.num_tokens_at_first)
         assert token_ids or output.finish is not None
         if output.finish is not None:
@@ -130,7 +132,8 @@ class Ledger:
         assert choice.token_ids == choice.expected.token_ids
         assert finish is choice.expected.finish
         params = entry.add.params
-        is_own = finish is FinishReason.STOP and choice.token_ids[-1] not in params.eos_token_ids
+        is_own = finish is FinishReason.STOP and choice.token_ids[-1] in params.stop_token_ids
+        is_own = is_own and choice.token_ids[-1] not in params.eos_token_ids
         assert output.stop_token_id == (choice.token_ids[-1] if is_own else None)
         if entry.add.num_prompt_logprobs >= 0 and output.choice == entry.add.choices[0][0]:
             assert entry.prompt_logprobs is not None, "the prompt's log-probabilities never came"
@@ -140,8 +143,11 @@ class Ledger:
         if entry.add.params.num_logprobs >= 0 and token_ids:
             assert found is not None
             first = len(entry.prompt_ids) + len(choice.token_ids) - len(token_ids)
-            assert unpack_floats(found.logprobs) == list(range(first, first + len(token_ids)))
-            assert unpack_ids(found.ranks) == token_ids
+            if choice.expected.logprobs is None:
+                assert unpack_floats(found.logprobs) == list(range(first, first + len(token_ids)))
+                assert unpack_ids(found.ranks) == token_ids
+            else:
+                assert unpack_floats(found.logprobs) == choice.expected.logprobs
         else:
             assert found is None
         if output.prompt_logprobs is not None:
@@ -152,8 +158,16 @@ class Ledger:
             entry.prompt_logprobs = list(zip(positions, unpack_ids(output.prompt_logprobs.ranks), strict=True))
             assert entry.prompt_logprobs == list(enumerate(entry.prompt_ids))[1:]
 
-    def _check_story(self, choice: Choice, output: Output) -> None:
+    def _check_story(self, choice: Choice, output: Output, pattern: re.Pattern[str]) -> None:
         choice.story += "".join(LETTERS[EventKind(kind)] for kind, _, _ in output.events)
         choice.times += [time_ns for _, time_ns, _ in output.events]
-        assert STORY.fullmatch(choice.story), choice.story
+        assert pattern.fullmatch(choice.story), choice.story
+        assert all(value < 2**64 for _, _, value in output.events), "an id that gateways do not know"
         assert choice.times == sorted(choice.times)
+
+
+def _expect(add: Add, prompt_ids: list[int], index: int) -> Expected:
+    if add.beam is None:
+        return generate(prompt_ids, add.params, index, None if add.grammar is None else add.grammar[1])
+    found = search(prompt_ids, add.params, add.beam, len(add.choices))
+    return found[index] if len(found) == len(add.choices) else Expected([], None)

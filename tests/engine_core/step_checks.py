@@ -53,9 +53,8 @@ def check_blocks_and_slots(scheduler: Scheduler) -> None:
     scheduler.kv.check_integrity()
     sequences = live_sequences(scheduler)
     references = Counter(block.block_id for seq in sequences for block in seq.block_table.blocks)
-    for request in scheduler.requests.values():
-        if request.fork is not None:
-            references.update(block.block_id for block in request.fork.table.blocks)
+    for fork in scheduler.held_forks:
+        references.update(block.block_id for block in fork.table.blocks)
     for block in scheduler.kv.pool.blocks:
         assert block.num_references == references[block.block_id], f"block {block.block_id}"
     slots = [seq.slot for seq in sequences if seq.slot >= 0]

@@ -14,7 +14,18 @@ from engine_core.core import EngineCore
 from engine_core.statistics import StatsReporter, snapshot
 from engine_core.step import ModelRunnerOutput, SchedulerOutput
 from ipc.codec import pack_ids, unpack_ids
-from ipc.messages import Abort, Accepted, Add, Failed, Finish, FinishReason, Outputs, Stats, ToGateway
+from ipc.messages import (
+    Abort,
+    Accepted,
+    Add,
+    Failed,
+    Finish,
+    FinishReason,
+    Outputs,
+    Stats,
+    ToGateway,
+    WaitReason,
+)
 from ipc.params import SamplingParams
 
 both = pytest.mark.parametrize("overlap", [True, False])
@@ -27,7 +38,7 @@ def workload() -> list[Add]:
         make_add(1, [1, 2, 3, 4, 5, 6, 7], SamplingParams(max_tokens=9, seed=1), n=3),
         make_add(2, [1, 2, 3, 4, 5, 6, 8], SamplingParams(max_tokens=9, eos_token_ids=(2, 3), num_logprobs=1)),
         make_add(3, [5] * 9, SamplingParams(max_tokens=8, stop_token_ids=(4, 5), min_tokens=2), num_prompt_logprobs=0),
-        make_add(4, [1, 2, 3], SamplingParams(max_tokens=9, seed=3), n=2, has_grammar=True),
+        make_add(4, [1, 2, 3], SamplingParams(max_tokens=9, seed=3), n=2, grammar=""),
         make_add(5, [9, 9, 9], SamplingParams(max_tokens=0), num_prompt_logprobs=1),
         make_add(6, [7], SamplingParams(max_tokens=12, logit_bias=((0, 3.0),))),
         make_add(7, [1, 2, 3, 4, 5, 6, 7, 8, 9], SamplingParams(max_tokens=20)),
@@ -95,7 +106,7 @@ def test_one_message_a_step_and_gateway(overlap: bool) -> None:
 @both
 def test_rows_with_a_grammar_are_drawn_under_the_mask_of_all_tokens_before(overlap: bool) -> None:
     engine = CoreHarness(Sizes(overlap=overlap))
-    engine.add(make_add(1, [1, 2, 3], SamplingParams(max_tokens=5), has_grammar=True))
+    engine.add(make_add(1, [1, 2, 3], SamplingParams(max_tokens=5), grammar=""))
     engine.add(make_add(2, [4, 5, 6], SamplingParams(max_tokens=5)))
     engine.run_until_idle()
     masks = [read_mask(mask) for seen in engine.device.masks_seen for mask in seen.values()]
@@ -105,16 +116,96 @@ def test_rows_with_a_grammar_are_drawn_under_the_mask_of_all_tokens_before(overl
 def test_a_row_that_ended_in_the_commit_before_needs_no_mask() -> None:
     """Overlap has launched one row too many: it is drawn without a mask and nobody hears of it."""
     engine = CoreHarness(Sizes(overlap=True))
-    engine.add(make_add(1, [1, 2, 3], SamplingParams(max_tokens=9), has_grammar=True))
+    engine.add(make_add(1, [1, 2, 3], SamplingParams(max_tokens=9), grammar=""))
     engine.run_until_idle()
     said = engine.ledgers[GATEWAY].entries[1].choices[0].token_ids
     engine = CoreHarness(Sizes(overlap=True))
     params = SamplingParams(max_tokens=9, eos_token_ids=(said[2],), min_tokens=2)
-    engine.add(make_add(1, [1, 2, 3], params, has_grammar=True))
+    engine.add(make_add(1, [1, 2, 3], params, grammar=""))
     engine.run_until_idle()
     assert engine.device.masks_seen[-1] == {}
     assert engine.ledgers[GATEWAY].entries[1].choices[0].token_ids == said[:3]
     assert UNMASKED in [token_id for row in engine.device.tokens for token_id in row]
+
+
+def waiting(engine: CoreHarness) -> int:
+    """Sequences whose grammar is being compiled, as the statistics say."""
+    return dict(snapshot(engine.core, 7).waiting_by_reason).get(WaitReason.GRAMMAR, 0)
+
+
+@both
+def test_a_complete_grammar_ends_its_sequence_however_short(overlap: bool) -> None:
+    engine = CoreHarness(Sizes(overlap=overlap))
+    engine.add(make_add(1, [1, 2, 3], SamplingParams(max_tokens=9, min_tokens=8), n=2, grammar="length=3"))
+    engine.add(make_add(2, [1, 2, 3], SamplingParams(max_tokens=3), grammar="length=3"))
+    engine.run_until_idle()
+    for choice in (*engine.ledgers[GATEWAY].entries[1].choices.values(), engine.ledgers[GATEWAY].entries[2].choices[0]):
+        assert (len(choice.token_ids), choice.finish) == (3, FinishReason.STOP)
+
+
+@both
+def test_a_grammar_that_cannot_go_on_fails_its_request_alone(overlap: bool) -> None:
+    engine = CoreHarness(Sizes(overlap=overlap))
+    engine.add(make_add(1, [1, 2, 3], SamplingParams(max_tokens=9), n=2, grammar="breaks_at=2"))
+    engine.add(make_add(2, [1, 2, 4], SamplingParams(max_tokens=9)))
+    engine.run_until_idle()
+    assert engine.ledgers[GATEWAY].entries[1].failure == "grammar_failed"
+    assert engine.ledgers[GATEWAY].entries[2].choices[0].finish is FinishReason.LENGTH
+
+
+def test_a_request_waits_for_its_grammar_and_others_do_not() -> None:
+    engine = CoreHarness(Sizes())
+    engine.grammars.is_slow = True
+    engine.add(make_add(1, [1, 2, 3], SamplingParams(max_tokens=4), n=2, grammar=""))
+    engine.add(make_add(2, [1, 2, 4], SamplingParams(max_tokens=4)))
+    for _ in range(8):
+        engine.step()
+    first, second = (engine.ledgers[GATEWAY].entries[number] for number in (1, 2))
+    assert (first.is_accepted, second.is_ended) == (False, True)
+    assert waiting(engine) == 2
+    assert not engine.core.is_idle
+    engine.grammars.finish()
+    engine.run_until_idle()
+    assert waiting(engine) == 0
+    assert first.is_ended
+    assert first.choices[0].story.startswith("qba")
+
+
+def test_a_broken_grammar_is_refused_before_it_is_accepted() -> None:
+    engine = CoreHarness(Sizes())
+    engine.add(make_add(1, [1, 2, 3], grammar="broken"))
+    engine.run_until_idle()
+    entry = engine.ledgers[GATEWAY].entries[1]
+    assert (entry.is_accepted, entry.failure) == (False, "invalid_grammar")
+
+
+def test_what_is_aborted_while_its_grammar_is_compiled_ends_once() -> None:
+    engine = CoreHarness(Sizes())
+    engine.grammars.is_slow = True
+    engine.add(make_add(1, [1, 2, 3], grammar=""))
+    engine.add(make_add(2, [1, 2, 3], grammar=""), owner=OTHER)
+    engine.step()
+    engine.want(Abort(1))
+    engine.step()
+    assert engine.ledgers[GATEWAY].entries[1].failure == "aborted"
+    engine.lose(OTHER)
+    engine.step()
+    engine.grammars.finish()
+    assert engine.run_until_idle() == []
+    assert engine.plans == []
+
+
+def test_an_id_whose_grammar_is_being_compiled_is_in_use() -> None:
+    engine = CoreHarness(Sizes())
+    engine.grammars.is_slow = True
+    engine.add(make_add(1, [1, 2, 3], SamplingParams(max_tokens=2), grammar=""))
+    engine.step()
+    engine.channel.inbox.append((OTHER, engine.read(OTHER, make_add(1, [4, 5]))))
+    assert [(owner, message.code) for owner, message in engine.step() if isinstance(message, Failed)] == [
+        (OTHER, "duplicate_id")
+    ]
+    engine.grammars.finish()
+    engine.run_until_idle()
 
 
 # ---- messages

@@ -8,14 +8,17 @@ from typing import NoReturn
 from unittest.mock import patch
 
 import pytest
+import torch
+import transformers
+from msgspec import structs
 
 from engine_core.build import Engine, build_engine
-from engine_core.channel import Inbound
-from engine_core.request_builder import AddReader
-from ipc.codec import pack_ids, unpack_ids
+from engine_core.channel import Compiled, Inbound
+from engine_core.models.dummy import DummyWeights
+from ipc.codec import pack_ids, unpack_floats, unpack_ids
 from ipc.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig, TransportConfig
 from ipc.messages import Abort, Add, Failed, FinishReason, Outputs, ToGateway
-from ipc.params import SamplingParams
+from ipc.params import BeamParams, SamplingParams
 from kernels.native import create as create_native
 from kernels.native.build import NativeUnavailable, find_compiler
 
@@ -55,6 +58,9 @@ class MemoryChannel:
     def receive(self, *, timeout: float | None) -> list[Inbound]:
         inbox, self.inbox = self.inbox, []
         return inbox
+
+    def post(self, owner: bytes, message: Compiled) -> None:
+        self.inbox.append((owner, message))
 
     def send(self, owner: bytes, message: ToGateway) -> None:
         self.sent.append(message)
@@ -133,7 +139,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make_requests(seed: int) -> list[Add]:
-    """A mix of everything that a sampler does; two share a long prefix, one has several choices."""
+    """A mix of everything that a sampler does; two share a long prefix, one has several choices; a beam search."""
     draw = random.Random(seed)
     shared = [draw.randrange(VOCAB_SIZE) for _ in range(70)]
     kinds = [
@@ -155,6 +161,7 @@ def make_requests(seed: int) -> list[Add]:
             bad_words=((8,), (9, 10)),
         ),
         SamplingParams(temperature=0.0, repetition_penalty=1.3, max_tokens=26, num_logprobs=1),
+        SamplingParams(max_tokens=18, num_logprobs=1, eos_token_ids=(0, 60, 120)),
     ]
     requests = []
     for index, params in enumerate(kinds):
@@ -162,7 +169,7 @@ def make_requests(seed: int) -> list[Add]:
         prompt = [draw.randrange(VOCAB_SIZE) for _ in range(length)]
         if index in (1, 2, 4):
             prompt = shared + prompt[: draw.randrange(1, 9)]
-        choices = ((0, b""), (1, b""), (2, b"")) if index == 2 else ((0, b""),)
+        choices = ((0, b""), (1, b""), (2, b"")) if index in (2, 6) else ((0, b""),)
         requests.append(
             Add(
                 request_id=100 + index,
@@ -171,6 +178,7 @@ def make_requests(seed: int) -> list[Add]:
                 prompt_ids=pack_ids(prompt),
                 params=params,
                 choices=choices,
+                beam=BeamParams(4) if index == 6 else None,
             )
         )
     return requests
@@ -337,6 +345,10 @@ class Alternating:
     def accept(self, token_ids: tuple[int, ...]) -> None:
         self.num_accepted += len(token_ids)
 
+    @property
+    def is_complete(self) -> bool:
+        return False
+
     def mask(self) -> bytes:
         pattern = 0xAAAAAAAA if self.num_accepted % 2 else 0x55555555
         return pattern.to_bytes(4, "little") * -(-VOCAB_SIZE // 32)
@@ -349,11 +361,12 @@ def test_rows_under_a_grammar_are_drawn_after_the_commit(reference: Reference, f
     found = []
     for overlap in (False, True):
         harness = Harness(folder, dtype, async_scheduling=overlap, max_num_batched_tokens=budget)
-        build = AddReader(VOCAB_SIZE, lambda *_: None, lambda kind, source: Alternating())
+        grammars = harness.engine.core._grammars
+        assert grammars is not None
+        grammars.compile = lambda kind, source, done: done(lambda params: Alternating())  # type: ignore[method-assign]
         for request in requests:
-            fields = {name: getattr(request, name) for name in request.__struct_fields__}
             grammar = ("test", "") if request.request_id in (101, 105) else None
-            harness.channel.inbox.append((b"gateway", build(b"gateway", Add(**{**fields, "grammar": grammar}))))
+            harness.add(structs.replace(request, grammar=grammar))
         found.append(harness.run())
     assert found[0] == found[1]
     for key, result in found[0].items():
@@ -361,3 +374,64 @@ def test_rows_under_a_grammar_are_drawn_after_the_commit(reference: Reference, f
             assert [token_id % 2 for token_id in result.token_ids] == [n % 2 for n in range(len(result.token_ids))]
         else:
             assert result == expected[key]
+
+
+def search_by_hand(folder: Path, arithmetic: str, request: Add) -> list[Result]:
+    """vLLM's beam search around an engine that is asked for one token at a time and knows of no beams."""
+    prompt, params, beam = unpack_ids(request.prompt_ids), request.params, request.beam
+    assert beam is not None
+    harness = Harness(folder, arithmetic, enable_prefix_caching=True)
+    one_token = SamplingParams(temperature=0.0, max_tokens=1, num_logprobs=2 * beam.width)
+    live: list[tuple[float, list[int]]] = [(0.0, [])]
+    completed: list[tuple[float, list[int], FinishReason]] = []
+    for _ in range(params.max_tokens):
+        for index, (_, token_ids) in enumerate(live):
+            harness.add(Add(index, index, "m", pack_ids(prompt + token_ids), one_token))
+        results, found = harness.run(), []
+        for index, (total, token_ids) in enumerate(live):
+            size = 4 * 2 * beam.width
+            top = results[index, 0].top
+            for token_id, logprob in zip(unpack_ids(top[:size]), unpack_floats(top[size : 2 * size]), strict=True):
+                found.append((total + logprob, [*token_ids, token_id]))
+        completed += [(total, ids, FinishReason.STOP) for total, ids in found if ids[-1] in params.eos_token_ids]
+        going = [(total, ids) for total, ids in found if ids[-1] not in params.eos_token_ids]
+        live = sorted(going, key=lambda entry: -entry[0])[: beam.width]
+    completed += [(total, ids, FinishReason.LENGTH) for total, ids in live]
+
+    def score(entry: tuple[float, list[int], FinishReason]) -> float:
+        length = len(prompt) + len(entry[1]) - (entry[2] is FinishReason.STOP)
+        return -entry[0] / length**beam.length_penalty
+
+    return [Result(ids, finish=finish) for _, ids, finish in sorted(completed, key=score)[: len(request.choices)]]
+
+
+def test_beams_are_those_that_are_found_by_hand(reference: Reference, folder: Path) -> None:
+    arithmetic, requests, expected = reference
+    results = [expected[requests[6].request_id, choice] for choice in range(3)]
+    found = [Result(one.token_ids, finish=one.finish) for one in results]
+    assert found == search_by_hand(folder, arithmetic, requests[6])
+    assert {one.finish for one in found} == {FinishReason.STOP, FinishReason.LENGTH}
+
+
+def test_beams_are_those_of_transformers(folder: Path) -> None:
+    """In float32, without an end: there the two count lengths in different ways and keep different hypotheses."""
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**CONFIG)).eval()
+    for name, parameter in model.named_parameters():
+        DummyWeights(0).fill(name, parameter.data)
+    prompt = [(17 * index + 3) % VOCAB_SIZE for index in range(40)]
+    theirs = model.generate(
+        torch.tensor([prompt]),
+        attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
+        num_beams=5,
+        num_return_sequences=5,
+        do_sample=False,
+        max_new_tokens=16,
+        pad_token_id=0,
+        eos_token_id=None,
+    )
+    harness = Harness(folder, "reference-float32", async_scheduling=True)
+    choices = tuple((choice, b"") for choice in range(5))
+    params = SamplingParams(max_tokens=16)
+    harness.add(Add(1, 1, "m", pack_ids(prompt), params, choices=choices, beam=BeamParams(5)))
+    ours = harness.run()
+    assert [ours[1, choice].token_ids for choice in range(5)] == theirs[:, len(prompt) :].tolist()

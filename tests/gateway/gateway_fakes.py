@@ -12,6 +12,7 @@ from typing import Any
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
+from gateway.chat_parsers import ChatParsers
 from gateway.engine_client import ChoiceOutput, GenerationRequest
 from gateway.state import GatewayState
 from gateway.text.chat_template import ChatTemplate
@@ -71,6 +72,7 @@ class Script:
     failure: Exception | None = None  # raised after hold_after outputs
     num_cached: int = 0
     logprob: float = -0.5
+    choice_logprobs: tuple[float, ...] = ()  # by choice, where they differ
     finish: FinishReason = FinishReason.STOP
 
 
@@ -143,21 +145,22 @@ class FakeStream:
         outputs = []
         for index, piece in enumerate(pieces):
             is_last = index == len(pieces) - 1
-            logprobs = self._logprobs(piece, params.num_logprobs) if params.num_logprobs >= 0 else None
+            logprobs = self._logprobs(piece, params.num_logprobs, choice) if params.num_logprobs >= 0 else None
             time_ns = time.monotonic_ns()
             outputs.append(
                 ChoiceOutput(choice, piece, logprobs, finish if is_last else None, None, 0, None, (), time_ns)
             )
         return outputs
 
-    def _logprobs(self, token_ids: list[int], num_top: int) -> TokenLogprobs:
+    def _logprobs(self, token_ids: list[int], num_top: int, choice: int = 0) -> TokenLogprobs:
         """The token itself first, then impossible ones."""
         count, top_ids, top = len(token_ids), [], []
+        logprob = self.script.choice_logprobs[choice] if self.script.choice_logprobs else self.script.logprob
         for token_id in token_ids:
             others = [other for other in range(3, 4 + num_top) if other != token_id]
             top_ids += [token_id, *others][:num_top]
-            top += [self.script.logprob, *([-math.inf] * (num_top - 1))][:num_top]
-        values = pack_floats([self.script.logprob] * count)
+            top += [logprob, *([-math.inf] * (num_top - 1))][:num_top]
+        values = pack_floats([logprob] * count)
         return TokenLogprobs(num_top, values, pack_ids([1] * count), pack_ids(top_ids), pack_floats(top))
 
 
@@ -202,7 +205,9 @@ def make_state(client: FakeEngineClient, **changes: Any) -> GatewayState:
         "created": 1700000000,
         "version": "0.1.0",
     }
-    return GatewayState(**(values | changes))
+    values |= changes
+    values.setdefault("chat_parsers", ChatParsers.choose("auto", "auto", values["chat_template"]))
+    return GatewayState(**values)
 
 
 def strict_json(body: bytes | str) -> Any:

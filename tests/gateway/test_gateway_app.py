@@ -23,6 +23,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from gateway.app import create_app
+from gateway.auth import OPEN_PATHS
 from gateway.state import GatewayState
 from gateway.text.chat_template import ChatTemplate
 from ipc.errors import CapacityError
@@ -207,6 +208,44 @@ def test_every_path_needs_a_key(engine: FakeEngineClient, path: str, caplog: pyt
     assert call(app, path, chat(), headers=twice).status == 401
     assert engine.streams == []
     assert "secret" not in caplog.text
+
+
+def routed_paths(app: Any) -> list[tuple[str, str]]:
+    """(method, path) of every route that the application has, and of every spelling that a proxy might let through."""
+    found = []
+    for route in app.routes:
+        path = route.path.replace("{model:path}", "tiny")
+        spellings = [path, f"/{path}", f"{path}/", path.upper(), f"{path}?x=1", f"{path}%20", f"{path};x", f"{path}\0"]
+        spellings += [
+            "/." + path,
+            path.replace("/", "/./"),
+            path.replace("/", "//"),
+            f"/health/..{path}",
+            f"/health{path}",
+        ]
+        spellings += [path.replace("/v1", "/V1"), path.replace("/", "\\"), f"/%2e{path}"]
+        found += [(method, spelling) for method in route.methods for spelling in spellings]
+    return [(method, path) for method, path in found if path not in OPEN_PATHS]
+
+
+def test_no_route_answers_without_a_key(engine: FakeEngineClient) -> None:
+    app: Any = create_app(make_state(engine, **KEYS))
+    paths = routed_paths(app)
+    assert {path for _, path in paths} >= {CHAT, COMP, "/v1/models", "/metrics", "/version", "/tokenize", "//v1/models"}
+    assert {method for method, _ in paths} == {"GET", "HEAD", "POST"}
+
+    async def scenario() -> None:
+        for method, path in paths:
+            for headers in ([], [(b"authorization", b"Bearer secret-three")]):
+                exchange = await AsgiCall(app, path, chat(), method=method, headers=headers).run()
+                assert exchange.status == 401, (method, path)
+        right = [(b"authorization", b"Bearer secret-two")]
+        for method, path in paths:
+            exchange = await AsgiCall(app, path, {}, method=method, headers=right).run()
+            assert exchange.status != 401, (method, path)
+
+    asyncio.run(scenario())
+    assert engine.streams == []
 
 
 def test_keys_and_open_paths(engine: FakeEngineClient) -> None:

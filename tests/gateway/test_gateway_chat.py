@@ -51,6 +51,7 @@ def test_whole_response_has_openais_shape(app: Any, engine: FakeEngineClient) ->
         "completion_tokens": 7,  # the EOS is one of them
         "total_tokens": len(prompt) + 7,
         "prompt_tokens_details": {"cached_tokens": 3},
+        "completion_tokens_details": {"reasoning_tokens": 0},
     }
     assert not engine.streams[0].was_aborted
 
@@ -278,3 +279,52 @@ def test_requests_of_one_loop_do_not_wait_for_each_other(app: Any, engine: FakeE
         await slow.ended()
 
     asyncio.run(scenario())
+
+
+def test_answers_are_taken_back_as_history(app: Any, engine: FakeEngineClient) -> None:
+    """As our own response has it, as OpenAI's client hands it on, with every field there is."""
+    from openai.types.chat import ChatCompletion, ParsedChatCompletionMessage
+
+    engine.answer("Paris.")
+    answer = call(app, CHAT, chat()).json
+    own = answer["choices"][0]["message"]
+    message = ChatCompletion.model_validate(answer).choices[0].message
+    everything = {"annotations": [], "audio": None, "function_call": None, "tool_calls": [], "name": None}
+    question = {"role": "user", "content": "x"}
+    prompts = []
+    for history in (
+        {"role": "assistant", "content": "Paris."},
+        own,
+        own | everything | {"reasoning": None, "reasoning_content": None, "tool_call_id": None},
+        message.model_dump(),
+        message.model_dump(exclude_unset=True),
+        message.to_dict(),
+        ParsedChatCompletionMessage.model_validate(message.model_dump()).model_dump(),
+        {"role": "assistant", "content": [{"type": "text", "text": "Paris."}]},
+        {"role": "assistant", "content": None, "refusal": "Paris."},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "Paris."}]},
+    ):
+        answer = call(app, CHAT, {"messages": [question, history, question]})
+        assert answer.status == 200, (history, answer.json)
+        prompts.append(engine.streams[-1].request.prompt_ids)
+    assert prompts == [prompts[0]] * len(prompts)
+
+
+def test_tool_calls_are_taken_back_as_history(app: Any, engine: FakeEngineClient) -> None:
+    from openai.types.chat import ChatCompletionMessage
+
+    call_of_tool = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
+    own = {"role": "assistant", "content": None, "refusal": None, "tool_calls": [call_of_tool], "reasoning": "Hm."}
+    streamed = own | {"tool_calls": [{"index": 0, **call_of_tool}]}
+    for history in (own, ChatCompletionMessage.model_validate(own).model_dump(), streamed):
+        result = {"role": "tool", "tool_call_id": "call_1", "content": "2", "name": "f"}
+        answer = call(app, CHAT, {"messages": [{"role": "user", "content": "x"}, history, result]})
+        assert answer.status == 200, answer.json
+
+
+def test_roles(app: Any, engine: FakeEngineClient) -> None:
+    for role in ("system", "developer", "user", "assistant", "tool", "function"):
+        message = {"role": role, "content": "x", "name": "n"}
+        assert call(app, CHAT, {"messages": [message]}).status == 200, role
+        shown = "system" if role == "developer" else role  # the template is of before the newer name
+        assert engine.streams[-1].request.prompt_ids[1 : 1 + len(shown)] == ids(shown)

@@ -29,6 +29,7 @@ from ipc.messages import (
     TokenLogprobs,
     WaitReason,
 )
+from ipc.params import BeamParams
 
 GOLDEN: list[tuple[ToEngine | ToGateway, str]] = [
     (Hello(1), "92 01 01"),
@@ -50,12 +51,13 @@ GOLDEN: list[tuple[ToEngine | ToGateway, str]] = [
             99,
             True,
             "00-ab",
+            BeamParams(4, 0.5),
         ),
-        "dc0011 02 cfffffffffffffffff cf00000002dfdc1c35 a16d c40401000000"
+        "dc0012 02 cfffffffffffffffff cf00000002dfdc1c35 a16d c40401000000"
         " dc0010 cb3fe0000000000000 04 cb3fd0000000000000 cb3fc0000000000000 cbbff0000000000000 cb3ff8000000000000"
         "  cb4000000000000000 cfffffffffffffffff 07 02 920102 9103 05 919206cbc059000000000000 920809 92920a0b910c"
         " 92 9200c40402000000 9203c400"
-        " a161 05 92a46a736f6ea27b7d a473616c74 ff a174 cb3fe0000000000000 63 c3 a530302d6162",
+        " a161 05 92a46a736f6ea27b7d a473616c74 ff a174 cb3fe0000000000000 63 c3 a530302d6162 9204cb3fe0000000000000",
     ),
     (Finish(7, 1, FinishReason.STOP, 3), "95 03 07 01 00 03"),
     (Abort(7), "92 04 07"),

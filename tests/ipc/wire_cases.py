@@ -21,7 +21,7 @@ from ipc.messages import (
     TokenLogprobs,
     WaitReason,
 )
-from ipc.params import SamplingParams
+from ipc.params import BeamParams, SamplingParams
 
 PARAMS = SamplingParams(
     temperature=0.5,
@@ -86,6 +86,7 @@ adds = st.builds(
     deadline_ns=i64,
     is_resumed=st.booleans(),
     traceparent=st.text(max_size=3),
+    beam=st.none() | st.builds(BeamParams, i64, floats),
 )
 to_engine = st.one_of(
     st.builds(Hello, i64),

@@ -15,7 +15,7 @@ import pytest
 import uvloop
 from octavo_stubs import STUB, is_alive, make_executable, make_model, started, until
 
-from ipc.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from ipc.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig, StructuredOutputConfig
 from ipc.errors import ConfigError
 from octavo.engine_process import EngineProcess, SocketDirectory, make_engine_config
 
@@ -25,6 +25,7 @@ def config_for(model: Path, directory: SocketDirectory) -> EngineConfig:
         ModelConfig(model=str(model)),
         CacheConfig(),
         SchedulerConfig(),
+        StructuredOutputConfig(),
         directory=directory,
         incarnation=7,
         log_level="error",

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from engine_core.step_cost import StepCost
 from ipc.messages import Abort, Add, Finish, FinishReason
-from ipc.params import SamplingParams
+from ipc.params import BeamParams, SamplingParams
 
 GATEWAYS = (b"one", b"two")
 # Prompts begin alike, so that blocks are shared, and differ somewhere.
@@ -49,11 +49,13 @@ class Wish:
     priority: int
     cache_salt: str
     num_prompt_logprobs: int
-    has_grammar: bool
+    grammar: str | None
     shares: dict[int, float] | None
+    beam: BeamParams | None
 
     def as_add(self, request_id: int) -> Add:
-        """The message."""
+        """The message. A beam search has no grammar, has tokens to find, and is never resumed."""
+        is_search = self.beam is not None and self.params.max_tokens > 0
         return make_add(
             request_id,
             self.prompt,
@@ -63,12 +65,15 @@ class Wish:
             priority=self.priority,
             cache_salt=self.cache_salt,
             num_prompt_logprobs=self.num_prompt_logprobs,
-            has_grammar=self.has_grammar,
-            choices=None if self.shares is None else {c: self._said(c, share) for c, share in self.shares.items()},
+            grammar=None if is_search else self.grammar,
+            beam=self.beam if is_search else None,
+            choices=None
+            if self.shares is None or is_search
+            else {c: self._said(c, share) for c, share in self.shares.items()},
         )
 
     def _said(self, choice: int, share: float) -> list[int]:
-        said = generate(self.prompt, self.params, choice, has_grammar=self.has_grammar)
+        said = generate(self.prompt, self.params, choice, self.grammar)
         num_tokens = len(said.token_ids) - (said.finish is not None)  # the last one ends it
         return said.token_ids[: int(share * max(0, num_tokens))]
 
@@ -96,7 +101,8 @@ wishes = st.builds(
     priority=st.integers(0, 1),
     cache_salt=st.sampled_from(["", "", "", "s"]),
     num_prompt_logprobs=st.sampled_from([-1, -1, -1, 0]),
-    has_grammar=st.sampled_from([False, False, False, True]),
+    grammar=st.sampled_from([None, None, None, "", "length=3", "breaks_at=2"]),
+    beam=st.sampled_from([None, None, None, BeamParams(5), BeamParams(6, -1.0)]),
     shares=st.one_of(st.none(), st.none(), st.dictionaries(st.integers(0, 3), st.floats(0, 1), min_size=1, max_size=3)),
 )
 

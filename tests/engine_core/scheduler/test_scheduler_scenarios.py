@@ -284,7 +284,7 @@ def test_the_integrity_check_finds_what_was_left_behind() -> None:
 @both
 def test_a_grammar_sees_committed_tokens_only(overlap: bool) -> None:
     engine = CoreHarness(Sizes(overlap=overlap))
-    engine.add(make_add(1, [1, 2], SamplingParams(max_tokens=6), n=2, has_grammar=True))
+    engine.add(make_add(1, [1, 2], SamplingParams(max_tokens=6), n=2, grammar=""))
     engine.add(make_add(2, [1, 2], SamplingParams(max_tokens=6)))
     engine.run_until_idle()
     for choice in engine.ledgers[GATEWAY].entries[1].choices.values():

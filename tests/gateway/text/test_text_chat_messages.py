@@ -11,7 +11,6 @@ CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments":
     [
         ("hello", "hello"),
         ("", ""),
-        (None, ""),
         ([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "a\nb"),
         ([{"type": "text", "text": ""}], ""),
         ([{"type": "refusal", "refusal": "no"}], "no"),
@@ -21,10 +20,16 @@ def test_content_becomes_a_string(content: object, text: str) -> None:
     assert normalize_messages([{"role": "user", "content": content}]) == [{"role": "user", "content": text}]
 
 
+def test_null_is_nothing_in_an_assistants_message() -> None:
+    assert normalize_messages([{"role": "assistant", "content": None}]) == [{"role": "assistant", "content": ""}]
+
+
 @pytest.mark.parametrize(
     ("message", "param"),
     [
         ({"role": "user"}, "messages[1].content"),
+        ({"role": "user", "content": None}, "messages[1].content"),
+        ({"role": "tool", "content": None}, "messages[1].content"),
         ({"role": "assistant", "tool_calls": []}, "messages[1].content"),
         ({"role": "user", "content": 5}, "messages[1].content"),
         ({"role": "user", "content": True}, "messages[1].content"),
