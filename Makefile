@@ -1,5 +1,6 @@
 # make serve: install what is needed into .venv, and serve the demo model on 127.0.0.1:8000.
 # make test:  the same environment, and every check.
+# make test-clients: clients of others against the demo model, from an environment of their own.
 # make bench: the same environment, and every measurement; ARGS="--quick" for a look, ARGS="--output FILE" for a report.
 
 PYTHON ?= python3
@@ -12,7 +13,7 @@ TESTS ?=
 
 BIN := .venv/bin
 
-.PHONY: venv serve test bench lint clean
+.PHONY: venv serve test test-clients bench lint clean
 
 venv:
 	@PYTHON='$(PYTHON)' TORCH_ARGS='$(TORCH_ARGS)' sh scripts/venv.sh
@@ -22,6 +23,10 @@ serve: venv
 
 test: lint
 	$(BIN)/python -m pytest $(TESTS)
+
+test-clients: venv
+	@sh scripts/clients.sh
+	.venv-clients/bin/python -m pytest tests/clients $(TESTS)
 
 bench: venv
 	@exec $(BIN)/python -m benchmarks $(ARGS)
@@ -33,5 +38,5 @@ lint: venv
 	$(BIN)/lint-imports
 
 clean:
-	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-clients tests/clients/node/node_modules build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -78,6 +78,7 @@ async def create(exchange: Exchange) -> None:
         reader_factory(state, body, calls, reasoning, prompt_ids),
         has_logprobs=bool(body.logprobs),
         includes_reasoning=body.include_reasoning is not False,
+        has_content=not calls.is_forced,
     )
     await answer(exchange, body, [generation], response_format, envelope)
 
@@ -90,6 +91,11 @@ class CallPlan:
     tools: Sequence[Mapping[str, Any]]
     parser: type[ToolCallParser] | None
     grammar: GrammarRequest | None
+
+    @property
+    def is_forced(self) -> bool:
+        """The grammar is one of calls and nothing else."""
+        return self.parser is not None and self.choice != "auto"
 
 
 def plan_calls(state: GatewayState, body: ChatCompletionRequest) -> CallPlan:
@@ -157,7 +163,7 @@ def make_reader(
         thoughts,
         tools,
         allows_several=body.parallel_tool_calls is not False,
-        has_content=tools is None or calls.choice == "auto",
+        has_content=not calls.is_forced,
     )
     count = None if thoughts is None else ReasoningCount(thoughts)
     # OpenAI says "stop" where the request itself named the function.

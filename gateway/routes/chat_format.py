@@ -25,7 +25,7 @@ from gateway.schema.chat import (
 from gateway.schema.common import Usage
 
 _encode = msgspec.json.Encoder().encode
-_OPENING = b'"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null'
+_OPENING = b'"delta":{"role":"assistant","content":%b},"logprobs":null,"finish_reason":null'
 
 
 class ChoiceReader:
@@ -63,7 +63,10 @@ class ChoiceReader:
 
 
 class ChatFormat:
-    """``make_reader`` None: the text is the content, as it is. ``includes_reasoning``: else it is left out."""
+    """``make_reader`` None: the text is the content, as it is. ``includes_reasoning``: else it is left out.
+
+    ``has_content`` false: a grammar forces tool calls and nothing else.
+    """
 
     stream_object = "chat.completion.chunk"
 
@@ -75,9 +78,11 @@ class ChatFormat:
         *,
         has_logprobs: bool,
         includes_reasoning: bool,
+        has_content: bool = True,
     ) -> None:
         self._envelope, self._details, self._has_logprobs = envelope, details, has_logprobs
         self._make_reader, self._includes_reasoning = make_reader, includes_reasoning
+        self._opening = _OPENING % (b'""' if has_content else b"null")
         self._readers: dict[int, ChoiceReader] = {}
 
     @property
@@ -87,7 +92,7 @@ class ChatFormat:
 
     def opening(self, prompt_index: int) -> bytes | None:
         """The role."""
-        return _OPENING
+        return self._opening
 
     def opening_members(self) -> bytes:
         """What was asked of the prompt."""

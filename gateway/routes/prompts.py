@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from gateway.schema.chat import ChatMessage, plain_messages
-from gateway.schema.resolve import ModelLimits, check_token_ids
+from gateway.schema.resolve import ModelLimits, check_token_ids, too_long
 from gateway.state import GatewayState
 from gateway.text.chat_messages import with_system_text
 from gateway.text.chat_template import ChatTemplate
@@ -120,7 +120,7 @@ def _check_length(state: GatewayState, limits: ModelLimits | None, text: str, pa
 
 def _refuse_length(limits: ModelLimits, num_tokens: int, param: str) -> NoReturn:
     raise RequestError(
-        f"the model's context is {limits.max_model_len} tokens, but {param} alone has at least {num_tokens}",
+        f"{too_long(limits)}, but {param} alone has at least {num_tokens}",
         param=param,
         code="context_length_exceeded",
     )

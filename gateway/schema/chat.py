@@ -32,6 +32,7 @@ class FunctionCall(msgspec.Struct, forbid_unknown_fields=True):
 
     name: str
     arguments: str = "{}"
+    parsed_arguments: Any = None  # what the SDK made of them; sent back with the message
 
 
 class ToolCall(msgspec.Struct, forbid_unknown_fields=True):
@@ -47,6 +48,7 @@ class ChatMessage(msgspec.Struct, forbid_unknown_fields=True):
     """One message. Whether it makes sense is ``gateway.text.chat_messages``'s to say."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    type: Literal["message", "text"] | None = None  # some clients write it; it says nothing
     content: str | list[ContentPart] | None | UnsetType = UNSET
     name: str | None = None
     tool_calls: list[ToolCall] | None = None
@@ -127,6 +129,8 @@ def _plain_message(message: ChatMessage, path: str) -> dict[str, Any]:
             plain[name] = getattr(message, name)
     if message.tool_calls:
         plain["tool_calls"] = msgspec.to_builtins(message.tool_calls)
+        for call in plain["tool_calls"]:
+            del call["function"]["parsed_arguments"]  # the same as arguments
     return plain
 
 

@@ -76,6 +76,11 @@ def check_model_limits(params: GenerationParams, limits: ModelLimits, logprobs_n
             raise RequestError(f"{name} must be at most {limits.max_logprobs}", param=name)
 
 
+def too_long(limits: ModelLimits) -> str:
+    """How every message begins that says so: LiteLLM and LangChain know it by these words, not by its code."""
+    return f"prompt is too long: this model's maximum context length is {limits.max_model_len} tokens"
+
+
 def resolve_max_tokens(
     requested: int | None,
     default: int | None,
@@ -97,8 +102,7 @@ def resolve_max_tokens(
     if needed > limits.max_model_len:
         output = f"{_bounded(requested)} of output" if requested is not None else "at least one of output"
         raise RequestError(
-            f"the model's context is {limits.max_model_len} tokens, but the request needs {_bounded(needed)}: "
-            f"{num_prompt_tokens} of prompt and {output}",
+            f"{too_long(limits)}, but the request needs {_bounded(needed)}: {num_prompt_tokens} of prompt and {output}",
             param=prompt_name if num_prompt_tokens >= limits.max_model_len or requested is None else name,
             code="context_length_exceeded",
         )

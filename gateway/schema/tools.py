@@ -11,6 +11,9 @@ from ipc.errors import RequestError
 from ipc.grammar import CallGrammar, Tag
 
 MAX_TOOLS = 1024
+NO_PARAMETERS: dict[str, Any] = {"properties": {}, "additionalProperties": False}
+"""Of a function that says nothing of any: OpenAI's API calls it with {}."""
+
 MAX_CALLS = 128
 """Most calls of one answer that is forced to call."""
 
@@ -98,7 +101,7 @@ def call_grammar(
     for index, function in called:
         name = msgspec.json.encode(function.name).decode()
         begin = f'{format.call_begin}{{"{format.name_key}": {name}, "{format.arguments_key}": '
-        schema: dict[str, Any] = {"type": "object", **(function.parameters or {})}
+        schema: dict[str, Any] = {"type": "object", **(function.parameters or NO_PARAMETERS)}
         tags.append(Tag(begin, schema_text(schema, f"tools[{index}].function.parameters"), "}" + format.call_end))
     is_strict = all(function.strict for _, function in called)
     max_calls = MAX_CALLS if allows_several and not is_named else 1

@@ -200,3 +200,37 @@ def test_history_with_calls_and_results_is_rendered(app: Any, engine: FakeEngine
         {"role": "tool", "tool_call_id": "1", "content": "noon"},
     ]
     assert call(app, CHAT, {"messages": history, "tools": [TIME]}).status == 200
+
+
+def test_a_function_without_parameters_is_called_with_none(app: Any, engine: FakeEngineClient) -> None:
+    engine.answer(spelled("get_time", "{}"))
+    call(app, CHAT, chat(tools=[TIME], tool_choice="required", max_tokens=500))
+    (tag,) = grammar_of(engine).tags
+    assert json.loads(tag.schema) == {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+def test_a_call_as_a_client_parsed_it_goes_back(app: Any, engine: FakeEngineClient) -> None:
+    function = {"name": "get_time", "arguments": "{}", "parsed_arguments": {"x": 1}}
+    answer = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "1", "type": "function", "function": function}],
+    }
+    history = [
+        {"role": "user", "content": "time?", "type": "text"},
+        answer,
+        {"role": "tool", "tool_call_id": "1", "content": "noon"},
+    ]
+    assert call(app, CHAT, {"messages": history, "tools": [TIME]}).status == 200
+    assert "parsed_arguments" not in engine_text(engine)
+
+
+def test_a_forced_call_has_no_content_streamed_or_not(app: Any, engine: FakeEngineClient) -> None:
+    engine.answer(spelled("get_time", "{}"))
+    body = chat(tools=[TIME], tool_choice="required", max_tokens=500)
+    assert call(app, CHAT, body).json["choices"][0]["message"]["content"] is None
+    deltas = [
+        choice["delta"] for event in call(app, CHAT, body | {"stream": True}).events[:-1] for choice in event["choices"]
+    ]
+    assert deltas[0] == {"role": "assistant", "content": None}
+    assert all("content" not in delta for delta in deltas[1:])
