@@ -5,7 +5,7 @@
 
 import msgspec
 
-KINDS = ("json_schema", "regex", "choice", "grammar", "structural_tag", "tool_calls")
+KINDS = ("json_schema", "regex", "choice", "grammar", "structural_tag", "tool_calls", "reasoned")
 
 
 class JsonGrammar(msgspec.Struct, frozen=True):
@@ -48,3 +48,16 @@ class CallGrammar(msgspec.Struct, frozen=True):
     tags: tuple[Tag, ...]
     max_calls: int
     is_strict: bool = False
+
+
+class ReasonedGrammar(msgspec.Struct, frozen=True):
+    """Free text up to ``closing``, white space, then an answer that fits another grammar.
+
+    ``is_open``: the output begins inside the reasoning. Otherwise it begins with ``opening``, or with the answer.
+    """
+
+    kind: str
+    source: str
+    opening: str
+    closing: str
+    is_open: bool

@@ -18,7 +18,8 @@ from llguidance.gbnf_to_lark import any_to_lark
 
 from engine_core.sequence import GrammarError
 from engine_core.structured_output.backend import CompiledGrammar, Matcher
-from ipc.grammar import CallGrammar, JsonGrammar, Tag, TagGrammar
+from engine_core.structured_output.one_of import one_of_is_any_of
+from ipc.grammar import CallGrammar, JsonGrammar, ReasonedGrammar, Tag, TagGrammar
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
@@ -38,8 +39,9 @@ class LLGuidanceBackend:
         self._lock = threading.Lock()
         self._limits = llguidance.LLParserLimits(
             max_grammar_size=200_000,
-            initial_lexer_fuel=2_000_000,
-            step_lexer_fuel=400_000,
+            initial_lexer_fuel=400_000,
+            step_lexer_fuel=200_000,
+            max_items_in_row=10_000,  # as many optional properties may follow each other
             max_lexer_states=100_000,
             precompute_large_lexemes=False,  # would be done at every compilation, whether needed or not
             verbose_errors=False,  # the parser's state is for its developers
@@ -119,13 +121,15 @@ def _grammar_of(kind: str, source: str) -> str:
             return LLMatcher.grammar_from_regex(source)
         case "choice":
             choices = msgspec.json.decode(source, type=list[str])
-            return LLMatcher.grammar_from_lark("start: " + " | ".join(map(_literal, choices)))
+            return LLMatcher.grammar_from_regex("|".join(map(_escape, choices)))
         case "grammar":
             return LLMatcher.grammar_from_lark(_lark(source))
         case "structural_tag":
             return LLMatcher.grammar_from_lark(_tags(msgspec.json.decode(source, type=TagGrammar)))
         case "tool_calls":
             return LLMatcher.grammar_from_lark(_calls(msgspec.json.decode(source, type=CallGrammar)))
+        case "reasoned":
+            return _reasoned(msgspec.json.decode(source, type=ReasonedGrammar))
     raise GrammarError(f"this backend knows no grammars of kind {kind}")
 
 
@@ -137,7 +141,9 @@ def _json(grammar: JsonGrammar) -> str:
 
 
 def _json_options(grammar: JsonGrammar) -> JsonCompileOptions:
-    options: JsonCompileOptions = {"lenient": not grammar.is_strict, "whitespace_flexible": False}
+    lenient = not grammar.is_strict
+    options: JsonCompileOptions = {"lenient": lenient, "whitespace_flexible": False}
+    options["coerce_one_of"] = lenient or one_of_is_any_of(json.loads(grammar.schema))
     pattern = grammar.whitespace_pattern or (WHITESPACE if grammar.has_whitespace else None)
     if pattern is not None:
         options["whitespace_flexible"], options["whitespace_pattern"] = True, pattern
@@ -153,14 +159,40 @@ def _lark(source: str) -> str:
         raise GrammarError(_shorten(str(error))) from error
 
 
+def _escape(text: str) -> str:
+    """A text as a regex in Rust's syntax, where every ASCII character that is no letter may be escaped by its code."""
+    return "".join(c if c.isalnum() or ord(c) > 127 else f"\\x{ord(c):02x}" for c in text)
+
+
 def _literal(text: str) -> str:
     return json.dumps(text, ensure_ascii=True) if text else '""'
 
 
+def _reasoned(grammar: ReasonedGrammar) -> str:
+    answer = _grammar_of(grammar.kind, grammar.source)
+    is_lark = not answer.startswith("{")
+    parts = [{"lark_grammar": answer}] if is_lark else json.loads(answer)["grammars"]
+    opening = "" if grammar.is_open else f"{_literal(grammar.opening)} "
+    thoughts = f"{opening}thoughts SPACE"
+    rules = (
+        f"start: {thoughts if grammar.is_open else f'({thoughts})?'} @answer",
+        f"thoughts[lazy]: TEXT {_literal(grammar.closing)}",
+        r"TEXT: /(.|\n)*/",
+        r"SPACE: /[ \n]{0,4}/",
+    )
+    outer = {"name": "outer", "lark_grammar": "\n".join(rules)}
+    return json.dumps({"grammars": [outer, {**parts[0], "name": "answer"}, *parts[1:]]})
+
+
 def _schema(tag: Tag, *, is_strict: bool) -> str:
     """``%json`` takes options in the schema."""
-    options = {"lenient": not is_strict, "whitespace_flexible": True, "whitespace_pattern": WHITESPACE}
     schema = json.loads(tag.schema)
+    options = {
+        "lenient": not is_strict,
+        "coerce_one_of": not is_strict or one_of_is_any_of(schema),
+        "whitespace_flexible": True,
+        "whitespace_pattern": WHITESPACE,
+    }
     if not isinstance(schema, dict):
         schema = {} if schema else {"enum": []}
     return "%json " + json.dumps({**schema, "x-guidance": options})

@@ -18,10 +18,13 @@ class ReasoningDelta:
 class ReasoningParser(Protocol):
     """The parser of one response.
 
-    ``needs_special_tokens``: the tags are special tokens of the tokenizer, which must stay in the text.
+    ``opening_tags``, ``closing_tags``: spellings that count alike, the usual one first. ``needs_special_tokens``: they
+    are special tokens of the tokenizer, which must stay in the text.
     """
 
     needs_special_tokens: ClassVar[bool]
+    opening_tags: ClassVar[tuple[str, ...]]
+    closing_tags: ClassVar[tuple[str, ...]]
 
     def __init__(self, *, starts_open: bool) -> None:
         """``starts_open``: the prompt ended with the opening tag, so the text goes on with reasoning."""

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from gateway.schema.regex_size import regex_size
 from ipc.errors import RequestError
 from ipc.grammar import JsonGrammar, Tag, TagGrammar
 
@@ -19,6 +20,9 @@ MAX_DEPTH = 64
 """Most levels of nesting of a JSON schema."""
 
 MAX_CHOICES = 10_000
+
+MAX_REGEX_SIZE = 200_000
+"""``regex_size`` at most: some 100 MB and half a second to compile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +143,7 @@ def _of_structured_outputs(wanted: StructuredOutputs) -> GrammarRequest | None:
                 raise RequestError(f"{param} must be true or absent", param=param)
             grammar = _json_of_structured_outputs(wanted, {"type": "object"}, param)
         case "regex":
-            grammar = ("regex", _source(wanted.regex, param))
+            grammar = ("regex", _regex(wanted.regex, param))
         case "choice":
             grammar = ("choice", _choices(wanted.choice or [], param))
         case "grammar":
@@ -193,10 +197,20 @@ def _check_schema(schema: object, param: str) -> None:
             reference = node.get("$ref") if isinstance(node, dict) else None
             if isinstance(reference, str) and not reference.startswith("#"):
                 raise RequestError(f"{param}: $ref {reference[:100]!r} does not point into the schema", param=param)
+            for regex in _patterns(node):
+                _check_regex(regex, param)
         level = [child for node in level for child in _children(node)]
         if not level:
             return
     raise RequestError(f"{param} is nested more than {MAX_DEPTH} levels deep", param=param)
+
+
+def _patterns(node: object) -> list[str]:
+    if not isinstance(node, dict):
+        return []
+    named = node.get("patternProperties")
+    found = [node.get("pattern"), *(named if isinstance(named, dict) else ())]
+    return [regex for regex in found if isinstance(regex, str)]
 
 
 def _children(node: object) -> list[object]:
@@ -217,6 +231,19 @@ def _close_objects(schema: Any) -> Any:
 
 
 # ---- the others
+
+
+def _regex(source: str | None, param: str) -> str:
+    text = _source(source, param)
+    _check_regex(text, param)
+    return text
+
+
+def _check_regex(source: str, param: str) -> None:
+    if regex_size(source) > MAX_REGEX_SIZE:
+        raise RequestError(
+            f"{param}: the counts of its repetitions multiply to more than {MAX_REGEX_SIZE}", param=param
+        )
 
 
 def _source(text: str | None, param: str) -> str:

@@ -4,11 +4,14 @@ from typing import Any
 
 import pytest
 from gateway_fakes import CHAT, TEMPLATE, TOKENIZER, FakeEngineClient, call, chat, ids, make_state
+from msgspec import json, structs
 
 from gateway.app import create_app
 from gateway.chat_parsers import ChatParsers
 from gateway.text.chat_template import ChatTemplate
+from ipc.grammar import ReasonedGrammar
 
+TOOL = {"type": "function", "function": {"name": "f"}}
 TEXT = "<think>\nShort, I think.\n</think>\n\nParis."
 
 
@@ -63,6 +66,25 @@ def test_reasoning_that_is_cut_off_is_all_reasoning(engine: FakeEngineClient) ->
     assert answer["choices"][0]["message"]["content"] == ""
     assert answer["choices"][0]["finish_reason"] == "length"
     assert answer["usage"]["completion_tokens_details"] == {"reasoning_tokens": 12}
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+@pytest.mark.parametrize(
+    "fields", [{"structured_outputs": {"choice": ["yes", "no"]}}, {"tools": [TOOL], "tool_choice": "required"}]
+)
+def test_a_grammar_begins_behind_the_reasoning(engine: FakeEngineClient, fields: dict[str, Any], is_open: bool) -> None:
+    app = app_of(engine, TEMPLATE.replace("assistant\n", "assistant\n<think>\n") if is_open else TEMPLATE)
+    engine._ready = structs.replace(engine._ready, max_model_len=8192, num_blocks=4096)
+    answer = "yes" if "tools" not in fields else '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
+    engine.answer(("" if is_open else "<think>") + "let me see</think>\n" + answer)
+    message = call(app, CHAT, chat(max_tokens=200, **fields)).json["choices"][0]["message"]
+    assert message["reasoning"] == "let me see"
+    assert message["content"] == "yes" if "tools" not in fields else message["tool_calls"][0]["function"]["name"] == "f"
+    kind, source = engine.streams[-1].request.grammar or ("", "")
+    assert kind == "reasoned"
+    reasoned = json.decode(source, type=ReasonedGrammar)
+    assert (reasoned.kind, reasoned.is_open) == ("choice" if "tools" not in fields else "tool_calls", is_open)
+    assert (reasoned.opening, reasoned.closing) == ("<think>", "</think>")
 
 
 def test_without_a_parser_tags_are_text(engine: FakeEngineClient) -> None:

@@ -106,6 +106,12 @@ REFUSED = [
     ({"structured_outputs": {"disable_any_whitespace": True}}, "structured_outputs"),
     ({"structured_outputs": {"regex": ""}}, "structured_outputs.regex"),
     ({"structured_outputs": {"regex": "a", "whitespace_pattern": "b"}}, "structured_outputs.whitespace_pattern"),
+    ({"structured_outputs": {"regex": "((a{1,999}){1,999}){1,999}"}}, "structured_outputs.regex"),
+    (json_format({"type": "string", "pattern": "(a{999}){999}"}), "response_format.json_schema.schema"),
+    (
+        json_format({"items": {"patternProperties": {"(a{999}){999}": {}}}}),
+        "response_format.json_schema.schema",
+    ),
     ({"structured_outputs": {"grammar": ""}}, "structured_outputs.grammar"),
     ({"structured_outputs": {"choice": []}}, "structured_outputs.choice"),
     ({"structured_outputs": {"choice": ["a", ""]}}, "structured_outputs.choice"),

@@ -20,7 +20,7 @@ from engine_core import registry
 from engine_core.sequence import GrammarError
 from engine_core.structured_output.backend import GrammarBackend
 from engine_core.structured_output.constraint import Constraint
-from ipc.grammar import CallGrammar, JsonGrammar, Tag, TagGrammar
+from ipc.grammar import CallGrammar, JsonGrammar, ReasonedGrammar, Tag, TagGrammar
 from ipc.params import SamplingParams
 
 EOS = 0
@@ -93,6 +93,11 @@ def json_source(schema: Any, **options: Any) -> str:
     return msgspec.json.encode(JsonGrammar(json.dumps(schema), **options)).decode()
 
 
+def tagged(kind: str, value: dict[str, Any]) -> dict[str, Any]:
+    properties = {"kind": {"const": kind}, "value": value}
+    return {"type": "object", "properties": properties, "required": ["kind", "value"], "additionalProperties": False}
+
+
 SCHEMAS: list[Any] = [
     {"type": "boolean"},
     {"enum": ["Münster 🙂", 5, {"a": [None]}]},
@@ -110,6 +115,7 @@ SCHEMAS: list[Any] = [
         "additionalProperties": False,
     },
     {"anyOf": [{"const": 1}, {"type": "array", "maxItems": 0}]},
+    {"oneOf": [tagged("a", {"type": "boolean"}), tagged("b", {"type": "null"})]},
     {"$ref": "#/$defs/t", "$defs": {"t": {"type": "array", "items": {"$ref": "#/$defs/t"}, "maxItems": 2}}},
 ]
 
@@ -143,6 +149,11 @@ def test_no_whitespace_where_none_is_wanted(
     [
         ("regex", r"[ab]{2,4}(-\d+)?", r"[ab]{2,4}(-\d+)?"),
         ("regex", r"(Münster|🙂)+!", r"(Münster|🙂)+!"),
+        (
+            "choice",
+            json.dumps([".*", "a|b", "(x)", "[y]", "^$", "&~#-/", "{2}"]),
+            r"\.\*|a\|b|\(x\)|\[y\]|\^\$|&~#-/|\{2\}",
+        ),
         ("choice", '["ja","nein","vielleicht \\"🙂\\" \\\\ \\n"]', 'ja|nein|vielleicht "🙂" \\\\\\\\ \n'),
         ("grammar", 'root ::= "<" item ("," item)* ">"\nitem ::= [a-c]', r"<[abc](,[abc])*>"),
     ],
@@ -200,6 +211,38 @@ def test_tags_are_forced_and_text_is_free(
         seen += text.count("ab=7;")
         assert re.fullmatch(r"([^a]|ab=7;)*(a(b(=7?)?)?)?", text, re.DOTALL), text
     assert seen > 0
+
+
+ANSWERS = {
+    "json_schema": (json_source({"enum": ["yes", "no"]}), '"yes"|"no"'),
+    "regex": ("yes|no", "yes|no"),
+    "choice": ('["yes","no"]', "yes|no"),
+    "grammar": ('root ::= "yes" | "no"', "yes|no"),
+    "tool_calls": (
+        msgspec.json.encode(CallGrammar("", "", "", (Tag("f(", '{"enum":[1]}', ")"),), max_calls=1)).decode(),
+        r"f\(1\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_an_answer_comes_behind_reasoning(
+    backend: GrammarBackend, tokenizer: tokenizers.Tokenizer, vocab_size: int, kind: str, is_open: bool
+) -> None:
+    source, answer = ANSWERS[kind]
+    reasoned = msgspec.json.encode(ReasonedGrammar(kind, source, "<", ">", is_open)).decode()
+    found = set()
+    for seed in range(24):
+        try:
+            text, has_ended = draw(backend, tokenizer, vocab_size, "reasoned", reasoned, seed=seed, most=1000)
+        except GrammarError as error:
+            pytest.skip(str(error))  # a backend may refuse what it does not know
+        thoughts = r"[^>]*>[ \n]{0,4}" if is_open else r"(<[^>]*>[ \n]{0,4})?"
+        if has_ended:
+            assert re.fullmatch(rf"{thoughts}({answer})", text), text
+            found.add(">" in text)
+    assert found == ({True} if is_open else {True, False})
 
 
 @pytest.mark.parametrize(
