@@ -63,7 +63,11 @@ class Gateway:
 
     def receive_but_beats(self) -> ToGateway:
         """The next message that is no beat."""
-        while isinstance(message := self.receive(), Beat):
+        return self.receive_but(Beat)
+
+    def receive_but(self, *kinds: type[ToGateway]) -> ToGateway:
+        """The next message that is of none of these kinds."""
+        while isinstance(message := self.receive(), kinds):
             pass
         return message
 
@@ -186,9 +190,10 @@ def test_a_message_goes_to_one_gateway_and_a_broadcast_to_all(
     ((owner, _),) = inbox(engine, 1)
     engine.send(owner, Accepted(1))
     engine.broadcast(Stats(3, 1))
-    assert one.receive_but_beats() == Accepted(1)
-    assert one.receive_but_beats() == Stats(3, 1)
-    assert other.receive_but_beats() == Stats(3, 1)
+    # Who says hello while the announcement is on its way hears it twice.
+    assert one.receive_but(Beat, Ready) == Accepted(1)
+    assert one.receive_but(Beat, Ready) == Stats(3, 1)
+    assert other.receive_but(Beat, Ready) == Stats(3, 1)
 
 
 @pytest.mark.parametrize(
