@@ -36,7 +36,7 @@ from ipc.params import BeamParams, SamplingParams
 
 NOT_READY = "the engine is not ready"
 INVALID_GRAMMAR = "invalid_grammar"
-CLIENT_FAULTS = frozenset({"invalid", "impossible", INVALID_GRAMMAR})
+CLIENT_FAULTS = frozenset({"invalid", "impossible", "no_token_left", INVALID_GRAMMAR})
 UNAVAILABLE = frozenset({"draining", "not_ready"})
 
 

@@ -303,7 +303,7 @@ class Scheduler:
     def _commit_sequence(self, seq: Sequence, entry: ScheduledSequence, output: SequenceOutput) -> list[Reply]:
         request = seq.request
         if output.is_corrupt:
-            return self._fail(request, "corrupt_logits", "the model produced NaN or infinite logits for this request")
+            return self._fail(request, *_why_nothing_was_drawn(seq))
         if output.prompt_logprobs is not None:
             request.prompt_logprobs.append(output.prompt_logprobs)
         start, end = entry.start, entry.start + entry.num_tokens
@@ -411,3 +411,11 @@ class Scheduler:
         if seq.slot >= 0:
             self._free_slots.append(seq.slot)
             seq.slot = -1
+
+
+def _why_nothing_was_drawn(seq: Sequence) -> tuple[str, str]:
+    """Code and text of the failure. Where the request forbids ids, what is left may be none."""
+    params = seq.request.params
+    if seq.grammar is not None or params.allowed_token_ids or params.bad_words:
+        return "no_token_left", "what the request allows leaves no token that may come next"
+    return "corrupt_logits", "the model produced NaN or infinite logits for this request"

@@ -42,7 +42,7 @@ class LLGuidanceBackend:
             initial_lexer_fuel=400_000,
             step_lexer_fuel=200_000,
             max_items_in_row=10_000,  # as many optional properties may follow each other
-            max_lexer_states=100_000,
+            max_lexer_states=50_000,
             precompute_large_lexemes=False,  # would be done at every compilation, whether needed or not
             verbose_errors=False,  # the parser's state is for its developers
         )

@@ -15,7 +15,7 @@ from engine_core.structured_output.backend import CompiledGrammar, GrammarBacken
 from engine_core.structured_output.constraint import Constraint
 from ipc.params import SamplingParams
 
-MAX_KEPT = 256
+MAX_KEPT = 128
 MAX_KEPT_CHARACTERS = 4_000_000  # of their sources: what is compiled is several times as large
 NUM_THREADS = 2
 

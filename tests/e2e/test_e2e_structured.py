@@ -159,6 +159,11 @@ def test_a_broken_grammar_is_refused(server: ServerProcess, structured: dict[str
     assert error["param"] == f"structured_outputs.{next(iter(structured))}"
 
 
+def test_constraints_that_leave_nothing_are_the_requests_fault(server: ServerProcess) -> None:
+    error = refused(server, chat(structured_outputs={"regex": "s"}, bad_words=["s"]))
+    assert error["code"] == "no_token_left"
+
+
 def test_what_is_not_strict_leaves_out_what_cannot_be_enforced(server: ServerProcess) -> None:
     schema = {"type": "array", "uniqueItems": True, "items": {"enum": [1, 2]}, "maxItems": 2}
     answer = post(server, CHAT, chat(response_format=json_format(schema, strict=False), max_tokens=200))

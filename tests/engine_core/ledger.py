@@ -101,7 +101,7 @@ class Ledger:
                 raise AssertionError(f"unexpected {message}")
 
     def _check_failure(self, entry: Entry, message: Failed) -> None:
-        assert message.code in ("corrupt_logits", "grammar_failed", "impossible")
+        assert message.code in ("corrupt_logits", "no_token_left", "grammar_failed", "impossible")
         broken = [c for c in entry.choices.values() if c.expected.finish is None]
         assert any(len(c.token_ids) == len(c.expected.token_ids) for c in broken), "it failed too early"
 
