@@ -52,7 +52,7 @@ class LLGuidanceBackend:
         matcher = LLMatcher(self._load(), _grammar_of(kind, source), log_level=0, limits=self._limits)
         if matcher.is_error():
             raise GrammarError(_shorten(matcher.get_error()))
-        compiled = LLGuidanceGrammar(matcher, self._vocab_size)
+        compiled = LLGuidanceGrammar(matcher, self._vocab_size, self._load().eos_tokens)
         first = compiled.start()
         if not first.is_complete:
             # Finds what has no finite member, and makes the automaton's first states for all who start here.
@@ -70,19 +70,19 @@ class LLGuidanceBackend:
 class LLGuidanceGrammar:
     """``CompiledGrammar``."""
 
-    def __init__(self, matcher: LLMatcher, vocab_size: int) -> None:
-        self._matcher, self._vocab_size = matcher, vocab_size
+    def __init__(self, matcher: LLMatcher, vocab_size: int, eos_ids: list[int]) -> None:
+        self._matcher, self._vocab_size, self._eos_ids = matcher, vocab_size, eos_ids
 
     def start(self) -> Matcher:
         """A copy of the beginning, with all that it has learned."""
-        return LLGuidanceMatcher(self._matcher.deep_copy(), self._vocab_size)
+        return LLGuidanceMatcher(self._matcher.deep_copy(), self._vocab_size, self._eos_ids)
 
 
 class LLGuidanceMatcher:
-    """``Matcher``."""
+    """``Matcher``. ``eos_ids``: what llguidance takes for ends where the grammar may end; who asks knows better."""
 
-    def __init__(self, matcher: LLMatcher, vocab_size: int) -> None:
-        self._matcher, self._num_bytes = matcher, _mask_bytes(vocab_size)
+    def __init__(self, matcher: LLMatcher, vocab_size: int, eos_ids: list[int]) -> None:
+        self._matcher, self._num_bytes, self._eos_ids = matcher, _mask_bytes(vocab_size), eos_ids
 
     def accept(self, token_id: int) -> bool:
         """``Matcher.accept``."""
@@ -104,6 +104,9 @@ class LLGuidanceMatcher:
         self._matcher.unsafe_compute_mask_ptr(ctypes.addressof(target), self._num_bytes)
         if self._matcher.is_error():
             raise GrammarError(_shorten(self._matcher.get_error()))
+        del target  # else the mask could not be written to
+        for token_id in self._eos_ids:
+            mask[token_id // 8] &= ~(1 << token_id % 8)
 
 
 def _mask_bytes(vocab_size: int) -> int:

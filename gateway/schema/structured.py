@@ -4,6 +4,7 @@ Checks shape, size and depth here; whether a schema or regex can be compiled is 
 anything is generated). Nothing is fetched: a schema refers to its own parts only.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -90,6 +91,7 @@ class StructuredOutputs(msgspec.Struct, forbid_unknown_fields=True):
 
 _KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 _OPTIONS = ("disable_any_whitespace", "disable_additional_properties", "whitespace_pattern")
+_LARK_REGEX = re.compile(r"/((?:[^/\\\n]|\\.)+)/")
 _encode = msgspec.json.encode
 
 
@@ -133,6 +135,8 @@ def _of_structured_outputs(wanted: StructuredOutputs) -> GrammarRequest | None:
         found = f"not {' and '.join(given)}" if given else "none is given"
         raise RequestError(f"{where} must hold exactly one of {', '.join(_KINDS)}: {found}", param=where)
     param = f"{where}.{given[0]}"
+    if wanted.whitespace_pattern:
+        _check_regex(wanted.whitespace_pattern, f"{where}.whitespace_pattern")
     if options and given[0] not in ("json", "json_object"):
         raise RequestError(f"{where}.{options[0]} goes with json and json_object only", param=f"{where}.{options[0]}")
     match given[0]:
@@ -147,7 +151,7 @@ def _of_structured_outputs(wanted: StructuredOutputs) -> GrammarRequest | None:
         case "choice":
             grammar = ("choice", _choices(wanted.choice or [], param))
         case "grammar":
-            grammar = ("grammar", _source(wanted.grammar, param))
+            grammar = ("grammar", _grammar(wanted.grammar, param))
         case _:
             tag = wanted.structural_tag
             grammar = _tag_grammar(_decode_tag(tag, param) if isinstance(tag, str) else tag, param)
@@ -236,6 +240,13 @@ def _close_objects(schema: Any) -> Any:
 def _regex(source: str | None, param: str) -> str:
     text = _source(source, param)
     _check_regex(text, param)
+    return text
+
+
+def _grammar(source: str | None, param: str) -> str:
+    text = _source(source, param)
+    for match in _LARK_REGEX.finditer(text):
+        _check_regex(match[1], param)
     return text
 
 

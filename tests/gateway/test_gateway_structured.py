@@ -112,6 +112,11 @@ REFUSED = [
         json_format({"items": {"patternProperties": {"(a{999}){999}": {}}}}),
         "response_format.json_schema.schema",
     ),
+    ({"structured_outputs": {"grammar": "start: A\nA: /(a{999}\\/){999}/"}}, "structured_outputs.grammar"),
+    (
+        {"structured_outputs": {"json_object": True, "whitespace_pattern": "( {999}){999}"}},
+        "structured_outputs.whitespace_pattern",
+    ),
     ({"structured_outputs": {"grammar": ""}}, "structured_outputs.grammar"),
     ({"structured_outputs": {"choice": []}}, "structured_outputs.choice"),
     ({"structured_outputs": {"choice": ["a", ""]}}, "structured_outputs.choice"),

@@ -290,6 +290,17 @@ def test_an_end_waits_for_min_tokens_where_the_grammar_can_go_on(
         assert text in ("x", "y")
 
 
+def test_without_an_id_that_ends_it_an_output_goes_on(
+    backend: GrammarBackend, tokenizer: tokenizers.Tokenizer, vocab_size: int
+) -> None:
+    text, has_ended = draw(backend, tokenizer, vocab_size, "regex", "[ab]+", most=60, params=SamplingParams())
+    assert not has_ended
+    assert re.fullmatch("[ab]{60,}", text)
+    text, has_ended = draw(backend, tokenizer, vocab_size, "regex", "[ab]{3}", params=SamplingParams())
+    assert has_ended
+    assert re.fullmatch("[ab]{3}", text)
+
+
 def test_a_compiled_grammar_serves_many_at_once(
     backend: GrammarBackend, tokenizer: tokenizers.Tokenizer, vocab_size: int
 ) -> None:

@@ -31,6 +31,14 @@ CAT = {"$ref": "#/$defs/cat"}
         ({"properties": {"pet": {"oneOf": [CAT, tagged("cat")]}}, "$defs": {"cat": tagged("cat")}}, False),
         ({"items": {"oneOf": [CAT, {"type": "null"}]}, "$defs": {"cat": CAT}}, False),
         ({"oneOf": [{"$ref": "#/nowhere"}, {"type": "null"}]}, False),
+        ({"oneOf": [{"const": 1}, {"const": 1.0}]}, False),
+        ({"oneOf": [{"const": [1]}, {"const": [True]}]}, True),
+        ({"oneOf": [{"type": "object", "required": [{}], "properties": []}, tagged("a")]}, False),
+        ({"oneOf": [{"type": 5}, {"type": [5, {}]}]}, False),
+        ({"oneOf": [{"enum": 5}, {"enum": [[], {}]}]}, False),
+        ({"oneOf": 5}, True),
+        ({"oneOf": [{"const": number} for number in range(64)]}, True),
+        ({"oneOf": [{"const": number} for number in range(65)]}, False),
     ],
 )
 def test_alternatives_that_cannot_overlap(schema: Any, expected: bool) -> None:
