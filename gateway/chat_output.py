@@ -49,32 +49,18 @@ class MessageReader:
         self._has_content = has_content
         self.num_calls = 0
 
-    def push(self, text: str) -> MessageDelta:
-        """The next piece of the text."""
-        if self._reasoning is None:
-            return self._read("", text)
-        delta = self._reasoning.push(text)
-        return self._read(delta.reasoning, delta.content)
-
-    def finish(self) -> MessageDelta:
-        """The text is over: what was withheld."""
-        reasoning, content = "", ""
+    def read(self, text: str, *, is_last: bool) -> MessageDelta:
+        """The next piece of the text; with the last one what was withheld, too."""
+        delta, content = MessageDelta(), text
         if self._reasoning is not None:
-            rest = self._reasoning.finish()
-            reasoning, content = rest.reasoning, rest.content
-        delta = self._read(reasoning, content)
-        if self._tool_calls is not None:
-            parsed = self._tool_calls.finish()
+            parts = [self._reasoning.push(text), *([self._reasoning.finish()] if is_last else ())]
+            delta.reasoning = "".join(part.reasoning for part in parts)
+            content = "".join(part.content for part in parts)
+        if self._tool_calls is None:
+            delta.content = content
+            return delta
+        for parsed in (self._tool_calls.push(content), *([self._tool_calls.finish()] if is_last else ())):
             delta.content += parsed.content if self._has_content else ""
-            for call in parsed.tool_calls:
-                self._add(delta, call.index, call.arguments, call.name)
-        return delta
-
-    def _read(self, reasoning: str, content: str) -> MessageDelta:
-        delta = MessageDelta(reasoning, content)
-        if self._tool_calls is not None and content:
-            parsed = self._tool_calls.push(content)
-            delta.content = parsed.content if self._has_content else ""
             for call in parsed.tool_calls:
                 self._add(delta, call.index, call.arguments, call.name)
         return delta

@@ -56,13 +56,11 @@ class ChatParsers:
 
     def forced(self) -> tuple[type[ToolCallParser], ToolCallFormat]:
         """The parser and the format in which calls can be forced: the model's own if it is made of JSON objects."""
-        for parser in (self.tool_calls, JsonParser):
-            if parser is not None and parser.format is not None:
-                return (
-                    parser,
-                    self.described_format if self.describes_tools and parser is self.tool_calls else parser.format,
-                )
-        raise AssertionError("the JSON parser has a format")
+        own = self.tool_calls
+        if own is not None and own.format is not None:
+            return own, self.described_format if self.describes_tools else own.format
+        assert JsonParser.format is not None
+        return JsonParser, JsonParser.format
 
 
 def _load(kind: str, name: str, flag: str) -> type | None:

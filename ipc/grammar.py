@@ -5,8 +5,6 @@
 
 import msgspec
 
-KINDS = ("json_schema", "regex", "choice", "grammar", "structural_tag", "tool_calls", "reasoned")
-
 
 class JsonGrammar(msgspec.Struct, frozen=True):
     """JSON that fits a schema (given as JSON text).

@@ -37,19 +37,9 @@ class ChoiceReader:
 
     def read(self, text: str, offsets: list[int], *, is_last: bool) -> MessageDelta:
         """The next piece of the text, whose tokens begin at ``offsets``."""
-        delta = self._message.push(text)
+        delta = self._message.read(text, is_last=is_last)
         if self._count is not None:
             self._count.add(offsets)
-        if is_last:
-            rest = self._message.finish()
-            delta.reasoning += rest.reasoning
-            delta.content += rest.content
-            for call in rest.tool_calls:
-                known = next((one for one in delta.tool_calls if one.index == call.index), None)
-                if known is None:
-                    delta.tool_calls.append(call)
-                else:
-                    known.arguments += call.arguments
         return delta
 
     def finish_reason(self, reason: str) -> str:

@@ -177,7 +177,7 @@ def _json_of_structured_outputs(wanted: StructuredOutputs, schema: Any, param: s
     if wanted.disable_additional_properties:
         schema = _close_objects(schema)
     grammar = JsonGrammar(
-        schema_text(schema, param),
+        _source(_encode(schema).decode(), param),
         has_whitespace=not wanted.disable_any_whitespace,
         whitespace_pattern=wanted.whitespace_pattern,
     )
