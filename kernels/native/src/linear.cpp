@@ -102,11 +102,7 @@ struct Linear {
   }
 
   void pack() const {
-    if (args.num_rows * args.num_inputs > kParallelInputs) {
-      parallel_for(tiles, [this](int64_t index, int) { pack_tile(index); });
-    } else {
-      for (int64_t index = 0; index < tiles; index++) pack_tile(index);
-    }
+    pack_tiles(args, tiles, [this](int64_t index) { pack_tile(index); });
   }
 
   // One panel times the tiles of a block. Its inputs are in a near cache, and after the first tile the panel is too.

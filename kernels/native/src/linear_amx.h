@@ -237,11 +237,7 @@ struct MatrixLinear {
   }
 
   void pack() const {
-    if (args.num_rows * args.num_inputs > kParallelInputs) {
-      parallel_for(tiles, [this](int64_t tile, int) { pack_tile(tile); });
-    } else {
-      for (int64_t tile = 0; tile < tiles; tile++) pack_tile(tile);
-    }
+    pack_tiles(args, tiles, [this](int64_t tile) { pack_tile(tile); });
   }
 
   template <int P>

@@ -8,6 +8,16 @@ namespace OCTAVO_ISA {
 
 constexpr int64_t kParallelInputs = 32 << 10;  // fewer are packed by the caller
 
+// body(tile) for each tile of rows, by all threads where the inputs are worth waking them.
+template <typename Body>
+static inline void pack_tiles(const octavo_linear_args& args, int64_t tiles, const Body& body) {
+  if (args.num_rows * args.num_inputs > kParallelInputs) {
+    parallel_for(tiles, [&body](int64_t tile, int) { body(tile); });
+  } else {
+    for (int64_t tile = 0; tile < tiles; tile++) body(tile);
+  }
+}
+
 // Rows first ... first + count - 1, and where they go.
 struct InputTile {
   int64_t first;
