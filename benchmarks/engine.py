@@ -59,7 +59,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Flags of the engine carry its names."""
     parser.add_argument("--model", default="smollm2", help="what octavo serve takes")
     parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--quantization", nargs="+", default=["none", "int8"], help="variants that take turns")
+    parser.add_argument("--quantization", nargs="+", default=["none", "int8", "int4"], help="variants that take turns")
     parser.add_argument("--kv-cache-dtype", help="default: as the engine's")
     parser.add_argument("--cpu-threads", type=positive)
     # The engine's own default would let the machine's speed decide how many tokens are decoded before a round.

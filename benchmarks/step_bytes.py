@@ -10,6 +10,8 @@ from ipc.errors import ConfigError
 
 DTYPE_BYTES = {"auto": 2, "bfloat16": 2, "float32": 4}
 SCALE_BYTES = 4
+INT4_GROUP = 32
+INT4_FACTOR_BYTES = 2  # scale and zero of a group of an output
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +23,12 @@ class StepBytes:
 
     @classmethod
     def of(cls, config: ArchitectureConfig, dtype: str, quantization: str, kv_dtype: str) -> "StepBytes":
-        """``quantization``: none or int8. Raises ConfigError for another, whose bytes are not known here."""
-        if quantization not in ("none", "int8"):
+        """``quantization``: none, int8 or int4. Raises ConfigError for another, whose bytes are not known here."""
+        if quantization not in ("none", "int8", "int4"):
             raise ConfigError(f"--quantization {quantization}: how many bytes its weights take is not known")
-        linears = linear_shapes(config)
-        num_values = sum(outputs * inputs for outputs, inputs in linears)
-        num_scales = sum(outputs for outputs, _ in linears)
-        weights = num_values + num_scales * SCALE_BYTES if quantization == "int8" else num_values * DTYPE_BYTES[dtype]
+        *linears, head = linear_shapes(config)
+        weights = sum(bytes_of_linear(*shape, dtype, quantization) for shape in linears)
+        weights += bytes_of_linear(*head, dtype, "int8" if quantization == "int4" else quantization)
         if kv_dtype == "int8":
             per_head = config.head_size + SCALE_BYTES
         else:
@@ -37,6 +38,16 @@ class StepBytes:
     def of_step(self, batch: int, context: float) -> float:
         """``context``: tokens before each of the ``batch`` sequences' new ones, on average."""
         return self.weights + batch * context * self.kv_token
+
+
+def bytes_of_linear(outputs: int, inputs: int, dtype: str, quantization: str) -> int:
+    """Of a weight [outputs, inputs] with its scales."""
+    if quantization == "int8":
+        return outputs * (inputs + SCALE_BYTES)
+    if quantization == "int4":
+        groups = -(-inputs // INT4_GROUP)
+        return outputs * (inputs // 2 + groups * INT4_FACTOR_BYTES + SCALE_BYTES)
+    return outputs * inputs * DTYPE_BYTES[dtype]
 
 
 def linear_shapes(config: ArchitectureConfig) -> list[tuple[int, int]]:

@@ -20,8 +20,11 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         Meta(description="Arithmetic of the linears, and of the KV cache unless said otherwise; auto: bfloat16."),
     ] = "auto"
     quantization: Annotated[
-        Literal["int8"] | None,
-        Meta(description="int8: quantize all linears at load, the head included; default: as the checkpoint is."),
+        Literal["int8", "int4"] | None,
+        Meta(
+            description="Quantize all linears at load: int8, or int4 in groups of 32 inputs with the head in int8; "
+            "default: as the checkpoint is."
+        ),
     ] = None
     load_format: Annotated[
         Literal["auto", "dummy"], Meta(description="dummy: random weights of the config's shapes, no weight file read.")

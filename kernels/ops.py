@@ -145,7 +145,7 @@ class Program(Protocol):
         """Run the recorded operations in order, as one call without the GIL."""
 
 
-Quantization = Literal["int8"]
+Quantization = Literal["int8", "int4"]
 
 Trace = Callable[[int, Callable[[Count], None]], tuple[Tensor, ...]]
 """(rows of a recording, what the rows of the next operations count) → outputs: runs a step's operations once"""
@@ -199,7 +199,8 @@ class Ops(Protocol):
 
         ``quantization`` int8: weights symmetric with one scale an output; inputs, given in float32 or bfloat16, with
         one scale a row and group of 64 inputs that never crosses a segment; sums exact within a group, groups
-        added in order in float32 (design 7.3)."""
+        added in order in float32 (design 7.3). int4: weights asymmetric with a scale and a zero an output and group of
+        32 inputs, the scale in 4095ths of the output's largest; inputs as for int8, in the same groups of 32."""
 
     def linear(self, x: Tensor, weight: PackedLinear, bias: Tensor | None = None) -> Tensor:
         """x [T, K] in the weight's dtype, bias f32 [N] → f32 [T, N]; K is summed in order within a segment."""

@@ -13,6 +13,9 @@ from torch import Tensor
 from engine_core.layers.linear import Linear, LinearPart
 from kernels.ops import LinearSpec, Ops, PackedLinear, Quantization
 
+HEAD_QUANTIZATION: dict[Quantization | None, Quantization] = {"int4": "int8"}
+"""At four bits the head alone would lose about as much as all other linears."""
+
 
 class Weights(Protocol):
     """A source of named tensors."""
@@ -95,19 +98,22 @@ class LayerLoader:
         has_bias: bool = False,
         segments: int = 1,
         is_gated: bool = False,
-        shared: Tensor | None = None,
     ) -> Linear:
-        """The parts fused along their rows and packed; ``segments`` and ``is_gated`` as in ``Ops.pack_linear``.
-
-        ``shared``: a tensor of another layer, in the model's dtype, that is this one's matrix too.
-        """
+        """The parts fused along their rows and packed; ``segments`` and ``is_gated`` as in ``Ops.pack_linear``."""
         rows = {f"{part.path}.weight": part.num_rows for part in parts}
         num_rows = sum(rows.values())
         spec = LinearSpec(num_rows, num_inputs, self.dtype, segments, is_gated, self.quantization)
-        weight = self.source.linear(rows, spec, shared)
+        weight = self.source.linear(rows, spec)
         biases = {f"{part.path}.bias": part.num_rows for part in parts}
         bias = self.source.tensor(biases, (), torch.float32) if has_bias else None
         return Linear(tuple(parts), weight, bias, self.ops)
+
+    def head(self, path: str, num_rows: int, num_inputs: int, shared: Tensor | None = None) -> Linear:
+        """The linear that makes logits. ``shared``: the embedding in the model's dtype, where it is this matrix too."""
+        quantization = HEAD_QUANTIZATION.get(self.quantization, self.quantization)
+        spec = LinearSpec(num_rows, num_inputs, self.dtype, quantization=quantization)
+        weight = self.source.linear({f"{path}.weight": num_rows}, spec, shared)
+        return Linear((LinearPart(path, num_rows),), weight, None, self.ops)
 
     def finish(self, ignored: frozenset[str] = frozenset()) -> None:
         """All is loaded. Raises ConfigError if tensors other than ``ignored`` are left."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from engine_core.layers.attention import Attention
-from engine_core.layers.linear import Linear, LinearPart
+from engine_core.layers.linear import Linear
 from engine_core.layers.loading import LayerLoader
 from engine_core.layers.mlp import MLP
 from engine_core.layers.rotary import build_rotary_table
@@ -70,8 +70,8 @@ class DecoderModel:
         layers = [DecoderLayer.load(loader, config, index, rotary_table) for index in range(config.num_layers)]
         norm = loader.norm("model.norm", config.hidden_size)
         is_tied = config.tie_word_embeddings
-        head = (LinearPart("lm_head", config.vocab_size),)
-        lm_head = loader.linear(head, config.hidden_size, shared=embedding if is_tied else None)
+        shared = embedding if is_tied else None
+        lm_head = loader.head("lm_head", config.vocab_size, config.hidden_size, shared)
         # What config.json says decides: a tied head that some checkpoints carry besides is not read.
         loader.finish(frozenset({"lm_head.weight"} if is_tied else ()))
         return cls(config, embedding, tuple(layers), norm, lm_head, loader.dtype, loader.ops)

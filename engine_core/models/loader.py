@@ -37,7 +37,7 @@ def load_model(
     """Read, convert and pack the weights of ``folder``, whose config is ``config``, or find them packed in the cache.
 
     ``dtype``: of linears and KV. ``load_format``: "auto", or "dummy" for random weights from ``seed``.
-    ``quantization`` int8: all linears, the head included, are quantized as they are loaded.
+    ``quantization`` int8 or int4: all linears are quantized as they are loaded, the head in int8 at most.
     ``max_model_len`` in tokens: positions from there on cannot be computed. ``model_digest``: that of ``folder``;
     without it the cache is not used. Raises ConfigError, one line naming file and tensor, for missing, misshapen,
     damaged or surplus weights.

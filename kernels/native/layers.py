@@ -14,7 +14,8 @@ from kernels.native.program import Rows
 
 Empty = Callable[[tuple[int, ...], torch.dtype], Tensor]
 
-DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
+UINT4: torch.dtype = torch.uint4  # type: ignore[attr-defined]  # torch's stubs do not know it
+DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2, UINT4: 3}
 """``octavo::Dtype``."""
 
 FLOAT_DTYPES = (torch.float32, torch.bfloat16)

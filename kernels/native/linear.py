@@ -8,22 +8,23 @@ import ctypes
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-from kernels.native.layers import DTYPES, FLOAT_DTYPES, Empty, check_column, check_dtype, check_rows
+from kernels.native.layers import DTYPES, FLOAT_DTYPES, UINT4, Empty, check_column, check_dtype, check_rows
 from kernels.native.library import Library
 from kernels.native.program import Rows
-from kernels.ops import LinearSpec, PackedLinear
+from kernels.ops import LinearSpec, PackedLinear, Quantization
 
 PANEL_LANES = 32
 PANEL_STEP_BYTES = 128
-INPUTS_PER_STEP = {torch.float32: 1, torch.bfloat16: 2, torch.int8: 4}
+INPUTS_PER_STEP = {torch.float32: 1, torch.bfloat16: 2, torch.int8: 4, UINT4: 8}
 MAX_SEGMENTS = 32
-GROUP_SIZES = (32, 64)
-DEFAULT_GROUP_SIZE = 64
+UINT4_FACTOR_BYTES = 64  # after each group's steps
+GROUP_SIZES = {torch.float32: (0,), torch.bfloat16: (0,), torch.int8: (64, 32), UINT4: (32,)}
+"""Inputs that share an activation scale, the default first."""
+QUANTIZED_DTYPES = {"int8": torch.int8, "int4": UINT4}
 ALIGNMENT = 64
 
 _INT, _POINTER = ctypes.c_int64, ctypes.c_void_p
@@ -66,7 +67,7 @@ class PackLinearArgs(ctypes.Structure):
 class LinearLayout:
     """Everything that says how a packed weight's bytes are to be read. Raises ValueError for what cannot be packed.
 
-    ``dtype`` float32, bfloat16 or int8; ``group_size``: inputs that share an activation scale, 0 unless int8.
+    ``dtype`` float32, bfloat16, int8 or uint4; ``group_size``: inputs that share an activation scale, 0 if none do.
     ``is_gated``: the first half of the outputs is gate, the second up, and they lie side by side.
     """
 
@@ -79,14 +80,14 @@ class LinearLayout:
 
     def __post_init__(self) -> None:
         if self.dtype not in INPUTS_PER_STEP:
-            raise ValueError(f"a linear weight is float32, bfloat16 or int8, not {self.dtype}")
+            raise ValueError(f"a packed weight is float32, bfloat16, int8 or uint4, not {self.dtype}")
         if not 1 <= self.segments <= MAX_SEGMENTS:
             raise ValueError(f"a linear layer has 1 to {MAX_SEGMENTS} segments, not {self.segments}")
         if self.num_inputs < 1 or self.num_inputs % self.segments:
             raise ValueError(f"{self.segments} segments do not divide {self.num_inputs} inputs")
         if self.is_gated and self.num_outputs % 2:
             raise ValueError(f"gate and up are equally wide, so together not {self.num_outputs}")
-        if self.group_size not in (GROUP_SIZES if self.dtype == torch.int8 else (0,)):
+        if self.group_size not in GROUP_SIZES[self.dtype]:
             raise ValueError(f"groups of {self.group_size} inputs do not go with {self.dtype} weights")
 
     @property
@@ -104,14 +105,22 @@ class LinearLayout:
     @property
     def num_bytes(self) -> int:
         """Of the packed weight."""
-        steps = -(-(self.num_inputs // self.segments) // INPUTS_PER_STEP[self.dtype])
-        return self.num_panels * self.segments * steps * PANEL_STEP_BYTES
+        unit_inputs, unit_bytes = INPUTS_PER_STEP[self.dtype], PANEL_STEP_BYTES
+        if self.dtype == UINT4:
+            unit_bytes = self.group_size // unit_inputs * PANEL_STEP_BYTES + UINT4_FACTOR_BYTES
+            unit_inputs = self.group_size
+        return self.num_panels * self.segments * -(-(self.num_inputs // self.segments) // unit_inputs) * unit_bytes
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether each output has a scale of its own."""
+        return self.dtype in QUANTIZED_DTYPES.values()
 
 
 @dataclass(slots=True)
 class NativeLinear:
-    """``data`` u8 [layout.num_bytes] at a multiple of 64 bytes; ``channel_scales`` f32 [panels · 32], int8 only: in the
-    order of the panels. Raises ValueError for tensors that do not fit the layout."""
+    """``data`` u8 [layout.num_bytes] at a multiple of 64 bytes; ``channel_scales`` f32 [panels · 32], int8 and uint4
+    only: in the order of the panels. Raises ValueError for tensors that do not fit the layout."""
 
     layout: LinearLayout
     data: Tensor
@@ -127,8 +136,8 @@ class NativeLinear:
             raise ValueError(f"packed data is uint8 [{self.layout.num_bytes}], not {tuple(self.data.shape)}")
         if not self.data.is_contiguous() or self.data.data_ptr() % ALIGNMENT:
             raise ValueError(f"packed data begins at a multiple of {ALIGNMENT} bytes")
-        if (self.channel_scales is not None) != (self.layout.dtype == torch.int8):
-            raise ValueError("int8 weights, and they alone, have channel scales")
+        if (self.channel_scales is not None) != self.layout.is_quantized:
+            raise ValueError("quantized weights, and they alone, have channel scales")
         if self.channel_scales is not None:
             check_column("channel_scales", self.channel_scales, torch.float32, self.layout.num_panels * PANEL_LANES)
 
@@ -139,25 +148,21 @@ def pack_linear(
     segments: int = 1,
     *,
     is_gated: bool = False,
-    dtype: Literal["same", "int8"] = "same",
-    group_size: int = DEFAULT_GROUP_SIZE,
+    quantization: Quantization | None = None,
+    group_size: int | None = None,
 ) -> NativeLinear:
-    """Pack ``weight`` [N, K], float32 or bfloat16; as int8 it is quantized, symmetric with one scale an output.
-
-    ``group_size``, int8 only: inputs that will share an activation scale. Raises ValueError for another dtype or
-    segments that do not divide K.
+    """Pack ``weight`` [N, K], float32 or bfloat16. ``group_size``: inputs that will share an activation scale, if not
+    as many as are usual for the quantization. Raises ValueError for another dtype or segments that do not divide K.
     """
     if weight.dtype not in FLOAT_DTYPES:
         raise ValueError(f"a linear weight is float32 or bfloat16, not {weight.dtype}")
     if weight.dim() != 2 or (weight.shape[1] > 1 and weight.stride(1) != 1):
         weight = weight.contiguous()
     check_rows("weight", weight, FLOAT_DTYPES, 2)
-    packed_dtype = torch.int8 if dtype == "int8" else weight.dtype
     num_outputs, num_inputs = weight.shape
-    groups = group_size if dtype == "int8" else 0
-    layout = LinearLayout(num_outputs, num_inputs, packed_dtype, segments, groups, is_gated)
+    layout = layout_of(LinearSpec(num_outputs, num_inputs, weight.dtype, segments, is_gated, quantization), group_size)
     data = torch.empty(layout.num_bytes, dtype=torch.uint8)
-    scales = torch.empty(layout.num_panels * PANEL_LANES) if dtype == "int8" else None
+    scales = torch.empty(layout.num_panels * PANEL_LANES) if layout.is_quantized else None
     args = PackLinearArgs(
         Rows.of(weight),
         data.data_ptr(),
@@ -166,11 +171,18 @@ def pack_linear(
         num_outputs,
         segments,
         DTYPES[weight.dtype],
-        DTYPES[packed_dtype],
+        DTYPES[layout.dtype],
         is_gated,
     )
     library.call("octavo_pack_linear", args)
     return NativeLinear(layout, data, scales)
+
+
+def layout_of(spec: LinearSpec, group_size: int | None = None) -> LinearLayout:
+    """How a weight is packed. Raises ValueError for what cannot be packed."""
+    dtype = spec.dtype if spec.quantization is None else QUANTIZED_DTYPES[spec.quantization]
+    groups = GROUP_SIZES[dtype][0] if group_size is None else group_size
+    return LinearLayout(spec.num_outputs, spec.num_inputs, dtype, spec.segments, groups, spec.is_gated)
 
 
 def own(weight: PackedLinear) -> NativeLinear:
@@ -188,19 +200,17 @@ class NativeFormat:
         self.version = version
 
     def tensors(self, weight: PackedLinear) -> dict[str, Tensor]:
-        """``data``, and int8's ``channel_scales``."""
+        """``data``, and a quantized weight's ``channel_scales``."""
         native = own(weight)
         scales = native.channel_scales
         return {"data": native.data} if scales is None else {"data": native.data, "channel_scales": scales}
 
     def restore(self, spec: LinearSpec, tensors: Mapping[str, Tensor]) -> NativeLinear:
         """The reverse; groups of inputs are as ``pack_linear`` has them by default."""
-        is_int8 = spec.quantization == "int8"
-        names = {"data", "channel_scales"} if is_int8 else {"data"}
+        layout = layout_of(spec)
+        names = {"data", "channel_scales"} if layout.is_quantized else {"data"}
         if tensors.keys() != names:
             raise ValueError(f"a packed weight has the tensors {sorted(names)}, not {sorted(tensors)}")
-        dtype, groups = (torch.int8, DEFAULT_GROUP_SIZE) if is_int8 else (spec.dtype, 0)
-        layout = LinearLayout(spec.num_outputs, spec.num_inputs, dtype, spec.segments, groups, spec.is_gated)
         return NativeLinear(layout, tensors["data"], tensors.get("channel_scales"))
 
 
@@ -209,8 +219,8 @@ def prepare_linear(
 ) -> tuple[Tensor, LinearArgs]:
     """``octavo_linear``: x [T, K] · weight (+ bias f32 [N]) (+ residual f32 [T, N]) → f32 [T, N].
 
-    x is in the weight's dtype; for int8 weights float32 or bfloat16, and quantized by the call. TypeError, ValueError:
-    operands it cannot read.
+    x is in the weight's dtype; for quantized weights float32 or bfloat16, and quantized by the call. TypeError,
+    ValueError: operands it cannot read.
     """
     args = _linear_args(x, weight, bias)
     if residual is not None:
@@ -240,7 +250,7 @@ def prepare_gated_linear(
 
 def _linear_args(x: Tensor, weight: NativeLinear, bias: Tensor | None) -> LinearArgs:
     layout = weight.layout
-    input_dtypes = FLOAT_DTYPES if layout.dtype == torch.int8 else (layout.dtype,)
+    input_dtypes = FLOAT_DTYPES if layout.is_quantized else (layout.dtype,)
     check_rows("input", x, input_dtypes, 2)
     if x.shape[1] != layout.num_inputs:
         raise ValueError(f"input has {x.shape[1]} columns, the weight {layout.num_inputs}")

@@ -45,7 +45,7 @@ class NativeOps:
     def pack_linear(
         self, weight: Tensor, segments: int = 1, *, is_gated: bool = False, quantization: Quantization | None = None
     ) -> PackedLinear:
-        return linear.pack_linear(self._library, weight, segments, is_gated=is_gated, dtype=quantization or "same")
+        return linear.pack_linear(self._library, weight, segments, is_gated=is_gated, quantization=quantization)
 
     def linear(self, x: Tensor, weight: PackedLinear, bias: Tensor | None = None) -> Tensor:
         out, args = linear.prepare_linear(x, linear.own(weight), bias, None, self._empty)

@@ -18,7 +18,7 @@ from kernels.ops import (
     Samples,
     Trace,
 )
-from kernels.reference import attention, layers, linear, linear_int8, logprobs, memory, sampling
+from kernels.reference import attention, layers, linear, linear_int4, linear_int8, logprobs, memory, sampling
 
 
 class ReferenceOps:
@@ -36,11 +36,15 @@ class ReferenceOps:
         # Gated or not: the parts run one after the other here.
         if quantization == "int8":
             return linear_int8.pack_linear(weight, segments)
+        if quantization == "int4":
+            return linear_int4.pack_linear(weight, segments)
         return linear.pack_linear(weight, segments)
 
     def linear(self, x: Tensor, weight: PackedLinear, bias: Tensor | None = None) -> Tensor:
         if isinstance(weight, linear_int8.Int8Linear):
             return linear_int8.linear(x, weight, bias)
+        if isinstance(weight, linear_int4.Int4Linear):
+            return linear_int4.linear(x, weight, bias)
         return linear.linear(x, weight, bias)
 
     def linear_add(self, x: Tensor, weight: PackedLinear, bias: Tensor | None, residual: Tensor) -> Tensor:

@@ -159,5 +159,9 @@ def test_bytes_of_a_step() -> None:
     small = StepBytes.of(CONFIG, "bfloat16", "int8", "int8")
     num_outputs = sum(outputs for outputs, _ in linear_shapes(CONFIG))
     assert small == StepBytes(134_479_872 + 4 * num_outputs, 2 * 3 * (64 + 4) * 30)
+    head = 49152 * 576  # in int8
+    four_bits = 134_479_872 - head
+    expected = head + four_bits // 2 + four_bits // 32 * 2 + 4 * num_outputs
+    assert StepBytes.of(CONFIG, "bfloat16", "int4", "auto").weights == expected
     with pytest.raises(ConfigError, match="int3"):
         StepBytes.of(CONFIG, "bfloat16", "int3", "auto")

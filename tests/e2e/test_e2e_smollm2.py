@@ -111,13 +111,16 @@ def perplexity(server: ServerProcess, ids: list[int]) -> float:
     return math.exp(-sum(logprobs) / len(logprobs))
 
 
-@pytest.mark.parametrize("flag", ["--quantization", "--kv-cache-dtype"])
-def test_int8_is_within_two_percent_of_bfloat16(
-    flag: str, bfloat16: ServerProcess, folder: Path, prose: list[int], tmp_path: Path
+@pytest.mark.parametrize(
+    ("flag", "value", "most"),
+    [("--quantization", "int8", 1.02), ("--kv-cache-dtype", "int8", 1.02), ("--quantization", "int4", 1.2)],
+)
+def test_how_near_quantization_stays_to_bfloat16(
+    flag: str, value: str, most: float, bfloat16: ServerProcess, folder: Path, prose: list[int], tmp_path: Path
 ) -> None:
-    with ServerProcess(tmp_path, str(folder), flag, "int8", *OPTIONS) as process:
+    with ServerProcess(tmp_path, str(folder), flag, value, *OPTIONS) as process:
         ids = prose[:800]
-        assert perplexity(process.wait_ready(), ids) < 1.02 * perplexity(bfloat16, ids)
+        assert perplexity(process.wait_ready(), ids) < most * perplexity(bfloat16, ids)
         check_answer(process, "Name the capital of France.")
 
 

@@ -197,6 +197,7 @@ def run_alone(folder: Path, dtype: str, requests: list[Add]) -> dict[tuple[int, 
     params=[
         "native-bfloat16",
         "native-bfloat16-int8-int8",
+        "native-bfloat16-int4",
         "native-float32",
         "reference-bfloat16",
         "reference-float32--int8",

@@ -19,7 +19,7 @@ struct Rows {
   }
 };
 
-enum Dtype : int64_t { kFloat32 = 0, kBFloat16 = 1, kInt8 = 2 };
+enum Dtype : int64_t { kFloat32 = 0, kBFloat16 = 1, kInt8 = 2, kUint4 = 3 };
 
 // The pool: task numbers 0 ... num_tasks - 1 are taken from a shared counter by all threads, the caller's
 // included. Returns when all are done. Results must not depend on which thread takes a task. Not reentrant.

@@ -36,9 +36,11 @@ void multiply(const octavo_linear_args& args, const char* weight, const InputTil
     return float_tile<R>(weight, static_cast<const FloatInput*>(tile.inputs) + place, steps, out, ahead);
   if (args.weight_dtype == kBFloat16)
     return bf16_tile<R>(weight, static_cast<const BFloat16Input*>(tile.inputs) + place, steps, out, ahead);
-  const int64_t steps_per_group = args.group_size / 4;
+  const int64_t steps_per_group = args.group_size / inputs_per_step(args.weight_dtype);
   const int64_t groups = segment * ceil_div(steps, steps_per_group) * R;
   const GroupScales scales = {tile.scales + groups, tile.corrections + groups, steps_per_group};
+  if (args.weight_dtype == kUint4)
+    return uint4_tile<R>(weight, static_cast<const Uint4Input*>(tile.inputs) + place, scales, steps, out, ahead);
   int8_tile<R>(weight, static_cast<const Int8Input*>(tile.inputs) + place, scales, steps, out, ahead);
 }
 
@@ -53,14 +55,16 @@ Multiply multiply_rows(int64_t count, std::integer_sequence<int, R...>) {
 int64_t input_size(int64_t weight_dtype) {
   return weight_dtype == kFloat32 ? sizeof(FloatInput)
          : weight_dtype == kBFloat16 ? sizeof(BFloat16Input)
-                                     : sizeof(Int8Input);
+         : weight_dtype == kInt8   ? sizeof(Int8Input)
+                                   : sizeof(Uint4Input);
 }
 
 struct Linear {
   const octavo_linear_args& args;
-  int64_t steps;        // of a segment
-  int64_t groups;       // of a segment
-  int64_t input_bytes;  // of a step of a row
+  int64_t steps;          // of a segment
+  int64_t segment_bytes;  // of a panel
+  int64_t groups;         // of a segment
+  int64_t input_bytes;    // of a step of a row
   int64_t panels;
   int64_t tiles;
   int64_t tiles_per_block;
@@ -69,8 +73,9 @@ struct Linear {
   int32_t* corrections;
 
   explicit Linear(const octavo_linear_args& arguments) : args(arguments) {
-    steps = ceil_div(args.num_inputs / args.segments, inputs_per_step(args.weight_dtype));
-    groups = args.weight_dtype == kInt8 ? ceil_div(steps, args.group_size / 4) : 0;
+    steps = steps_of_segment(args.weight_dtype, args.num_inputs / args.segments);
+    segment_bytes = bytes_of_steps(args.weight_dtype, steps);
+    groups = args.group_size != 0 ? ceil_div(args.num_inputs / args.segments, args.group_size) : 0;
     input_bytes = input_size(args.weight_dtype);
     panels = num_panels(args.num_outputs, args.is_gated != 0);
     tiles = ceil_div(args.num_rows, kMaxTileRows);
@@ -98,7 +103,8 @@ struct Linear {
   void pack_tile(int64_t index) const {
     if (args.weight_dtype == kFloat32) return pack_float_inputs(args, tile(index));
     if (args.weight_dtype == kBFloat16) return pack_bf16_inputs(args, tile(index));
-    pack_int8_inputs(args, tile(index));
+    if (args.weight_dtype == kInt8) return pack_quantized_inputs<Int8Inputs>(args, tile(index));
+    pack_quantized_inputs<Uint4Inputs>(args, tile(index));
   }
 
   void pack() const {
@@ -108,7 +114,7 @@ struct Linear {
   // One panel times the tiles of a block. Its inputs are in a near cache, and after the first tile the panel is too.
   void compute(int64_t block, int64_t panel) const {
     alignas(64) float sums[kMaxSegments * kMaxTileRows * kPanelLanes];
-    const int64_t panel_bytes = args.segments * steps * kPanelStepBytes;
+    const int64_t panel_bytes = args.segments * segment_bytes;
     const char* weight = static_cast<const char*>(args.weight) + panel * panel_bytes;
     const int64_t begin = block * tiles_per_block;
     const int64_t end = begin + tiles_per_block < tiles ? begin + tiles_per_block : tiles;
@@ -116,7 +122,7 @@ struct Linear {
       const InputTile rows = tile(index);
       const Multiply function = multiply_rows(rows.count, std::make_integer_sequence<int, kMaxTileRows>());
       for (int64_t segment = 0; segment < args.segments; segment++) {
-        const char* part = weight + segment * steps * kPanelStepBytes;
+        const char* part = weight + segment * segment_bytes;
         function(args, part, rows, segment, steps, sums + segment * rows.count * kPanelLanes,
                  ahead_of(part, panel_bytes, rows, index - begin, end - begin));
       }

@@ -179,7 +179,7 @@ struct MatrixLinear {
   }
 
   explicit MatrixLinear(const octavo_linear_args& arguments) : args(arguments) {
-    segment_steps = ceil_div(args.num_inputs / args.segments, inputs_per_step(args.weight_dtype));
+    segment_steps = steps_of_segment(args.weight_dtype, args.num_inputs / args.segments);
     steps = ceil_div(segment_steps, kStepsAtOnce);
     panels = num_panels(args.num_outputs, args.is_gated != 0);
     tiles = ceil_div(args.num_rows, kMatrixRows);

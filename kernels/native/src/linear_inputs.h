@@ -1,4 +1,4 @@
-// The rows of a linear layer as its tiles want them: [tile][segment][step][row of the tile], quantized for int8.
+// The rows of a linear layer as its tiles want them: [tile][segment][step][row of the tile], quantized for int8 and uint4.
 #pragma once
 
 #include "tiles.h"
@@ -23,7 +23,7 @@ struct InputTile {
   int64_t first;
   int64_t count;
   void* inputs;          // [segment][step][count]
-  float* scales;         // [segment][group][count], int8 only
+  float* scales;         // [segment][group][count], int8 and uint4 only
   int32_t* corrections;  // the same
 };
 
@@ -100,7 +100,7 @@ constexpr int32_t kInfinityBits = 0x7F800000;
 typedef int8_t ByteVec __attribute__((vector_size(16)));
 
 struct QuantizedGroup {
-  int8_t values[kMaxGroup];
+  int8_t values[kMaxGroup] = {};
   float scale;
   int32_t sum;
 };
@@ -129,10 +129,35 @@ static inline void quantize_group(const Vec* x, int num_vectors, QuantizedGroup*
   group->sum = reduce(sum, Sum());
 }
 
-static void pack_int8_inputs(const octavo_linear_args& args, const InputTile& tile) {
+struct Int8Inputs {
+  using Input = Int8Input;
+  static constexpr int32_t kCorrection = -128;
+
+  static int64_t steps(int64_t count) { return ceil_div(count, 4); }
+  static Input step(const int8_t* values, int64_t i) {
+    uint32_t four;
+    std::memcpy(&four, values + 4 * i, sizeof four);
+    return int8_input(four);
+  }
+};
+
+struct Uint4Inputs {
+  using Input = Uint4Input;
+  static constexpr int32_t kCorrection = -1;
+
+  static int64_t steps(int64_t) { return kUint4Steps; }
+  static Input step(const int8_t* values, int64_t i) {
+    uint32_t fours[2];
+    std::memcpy(fours, values + 8 * i, sizeof fours);
+    return uint4_input(fours[0], fours[1]);
+  }
+};
+
+template <typename Format>
+static void pack_quantized_inputs(const octavo_linear_args& args, const InputTile& tile) {
   const int64_t size = args.num_inputs / args.segments;
   for (int64_t r = 0; r < tile.count; r++) {
-    Int8Input* inputs = static_cast<Int8Input*>(tile.inputs) + r;
+    typename Format::Input* inputs = static_cast<typename Format::Input*>(tile.inputs) + r;
     int64_t place = r;
     for (int64_t start = 0; start < args.num_inputs; start += size) {
       for (int64_t k = 0; k < size; k += args.group_size, place += tile.count) {
@@ -144,12 +169,9 @@ static void pack_int8_inputs(const octavo_linear_args& args, const InputTile& ti
         QuantizedGroup group;
         quantize_group(x, num_vectors, &group);
         tile.scales[place] = group.scale;
-        tile.corrections[place] = -128 * group.sum;
-        for (int64_t i = 0; i < count; i += 4, inputs += tile.count) {
-          uint32_t four;
-          std::memcpy(&four, group.values + i, sizeof four);
-          *inputs = int8_input(four);
-        }
+        tile.corrections[place] = Format::kCorrection * group.sum;
+        for (int64_t i = 0; i < Format::steps(count); i++, inputs += tile.count)
+          *inputs = Format::step(group.values, i);
       }
     }
   }

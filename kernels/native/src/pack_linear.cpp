@@ -1,10 +1,7 @@
-// From a weight [N, K] as a checkpoint has it to the panels of linear.h; int8 is quantized on the way.
+// From a weight [N, K] as a checkpoint has it to the panels of linear.h; int8 and uint4 are quantized on the way.
 #include <sys/mman.h>
 
-#include <cmath>
-
-#include "linear.h"
-#include "vec.h"
+#include "pack_uint4.h"
 
 namespace octavo {
 namespace {
@@ -21,30 +18,12 @@ void prefer_large_pages(void* data, int64_t bytes) {
 #endif
 }
 
-// One half (16 lanes) of a panel. Lanes beyond the weight are zeros.
-struct PanelHalf {
-  const octavo_pack_linear_args& args;
-  Lanes lanes;
-  float inverse_scales[16];
-  float* scales;  // [16], int8 only
-  char* packed;   // of the first step; a step is kPanelStepBytes further
-
-  template <typename T>
-  const T* source(int lane) const {
-    return args.source.row<T>(lanes.first + lane);
-  }
-
-  float value(int lane, int64_t k) const {
-    return args.source_dtype == kFloat32 ? source<float>(lane)[k] : from_bf16(source<uint16_t>(lane)[k]);
-  }
-};
-
-void pack_float(const PanelHalf& half) {
-  for (int64_t begin = 0; begin < half.args.num_inputs; begin += 16) {
-    const int64_t end = begin + 16 < half.args.num_inputs ? begin + 16 : half.args.num_inputs;
+void pack_float(const PanelHalf& half, int64_t first, int64_t size) {
+  for (int64_t begin = 0; begin < size; begin += 16) {
+    const int64_t end = begin + 16 < size ? begin + 16 : size;
     for (int lane = 0; lane < half.lanes.count; lane++)
       for (int64_t k = begin; k < end; k++)
-        reinterpret_cast<float*>(half.packed + k * kPanelStepBytes)[lane] = half.source<float>(lane)[k];
+        std::memcpy(half.step(k) + lane * sizeof(float), half.source<float>(lane) + first + k, sizeof(float));
   }
 }
 
@@ -55,7 +34,7 @@ void pack_bf16(const PanelHalf& half, int64_t first, int64_t size) {
       const uint16_t* source = half.source<uint16_t>(lane) + first;
       for (int64_t k = begin; k < end; k += 2) {
         uint16_t pair[2] = {source[k], k + 1 < size ? source[k + 1] : uint16_t{0}};
-        std::memcpy(half.packed + k / 2 * kPanelStepBytes + lane * sizeof pair, pair, sizeof pair);
+        std::memcpy(half.step(k / 2) + lane * sizeof pair, pair, sizeof pair);
       }
     }
   }
@@ -69,9 +48,9 @@ void pack_int8(const PanelHalf& half, int64_t first, int64_t size) {
         uint8_t four[4];
         for (int i = 0; i < 4; i++) {
           const float value = k + i < size ? half.value(lane, first + k + i) * half.inverse_scales[lane] : 0.0f;
-          four[i] = static_cast<uint8_t>(static_cast<int>(value + 12582912.0f - 12582912.0f) + 128);
+          four[i] = static_cast<uint8_t>(nearest(value) + 128);
         }
-        std::memcpy(half.packed + k / 4 * kPanelStepBytes + lane * sizeof four, four, sizeof four);
+        std::memcpy(half.step(k / 4) + lane * sizeof four, four, sizeof four);
       }
     }
   }
@@ -85,41 +64,41 @@ void find_scales(PanelHalf* half) {
     for (int64_t k = 0; k < half->args.num_inputs; k++) {
       const float magnitude = std::fabs(half->value(lane, k));
       most = magnitude > most ? magnitude : most;
-      is_finite &= magnitude <= 3.4028235e38f;
+      is_finite &= magnitude <= kLargestFinite;
     }
-    const bool is_usable = is_finite && most > 1e-30f;
+    const bool is_usable = is_finite && most > kSmallestScaled;
     half->scales[lane] = is_usable ? most / 127.0f : is_finite ? 0.0f : __builtin_nanf("");
     half->inverse_scales[lane] = is_usable ? 127.0f / most : 0.0f;
   }
 }
 
-int64_t steps_of_segment(const octavo_pack_linear_args& args) {
-  return ceil_div(args.num_inputs / args.segments, inputs_per_step(args.weight_dtype));
-}
-
-int64_t bytes_of_panel(const octavo_pack_linear_args& args) {
-  return args.segments * steps_of_segment(args) * kPanelStepBytes;
+int64_t bytes_of_segment(const octavo_pack_linear_args& args) {
+  return bytes_of_steps(args.weight_dtype, steps_of_segment(args.weight_dtype, args.num_inputs / args.segments));
 }
 
 void pack_panel(const octavo_pack_linear_args& args, int64_t panel) {
-  const int64_t size = args.num_inputs / args.segments, steps = steps_of_segment(args);
-  const int64_t panel_bytes = bytes_of_panel(args);
+  const int64_t size = args.num_inputs / args.segments;
+  const int64_t segment_bytes = bytes_of_segment(args), panel_bytes = args.segments * segment_bytes;
   char* packed = static_cast<char*>(args.packed) + panel * panel_bytes;
   std::memset(packed, args.weight_dtype == kInt8 ? 128 : 0, panel_bytes);
   for (int i = 0; i < 2; i++) {
-    PanelHalf half = {args, panel_lanes(panel, i, args.num_outputs, args.is_gated != 0), {}, nullptr, packed + i * 64};
-    if (args.weight_dtype == kFloat32) {
-      pack_float(half);
-      continue;
-    }
-    if (args.weight_dtype == kInt8) {
+    PanelHalf half = {args, panel_lanes(panel, i, args.num_outputs, args.is_gated != 0), {}, nullptr, i, packed};
+    if (args.channel_scales != nullptr) {
       half.scales = args.channel_scales + panel * kPanelLanes + i * 16;
       std::memset(half.scales, 0, 16 * sizeof(float));
-      find_scales(&half);
     }
-    for (int64_t segment = 0; segment < args.segments; segment++) {
-      (args.weight_dtype == kInt8 ? pack_int8 : pack_bf16)(half, segment * size, size);
-      half.packed += steps * kPanelStepBytes;
+    if (args.weight_dtype == kUint4) {
+      pack_uint4(half);
+      continue;
+    }
+    if (args.weight_dtype == kInt8) find_scales(&half);
+    for (int64_t segment = 0; segment < args.segments; segment++, half.packed += segment_bytes) {
+      const int64_t first = segment * size;
+      switch (args.weight_dtype) {
+        case kFloat32: pack_float(half, first, size); break;
+        case kBFloat16: pack_bf16(half, first, size); break;
+        default: pack_int8(half, first, size);
+      }
     }
   }
 }
@@ -130,6 +109,6 @@ void pack_panel(const octavo_pack_linear_args& args, int64_t panel) {
 OCTAVO_EXPORT void octavo_pack_linear(const octavo_pack_linear_args* args) {
   using namespace octavo;
   const int64_t panels = num_panels(args->num_outputs, args->is_gated != 0);
-  prefer_large_pages(args->packed, panels * bytes_of_panel(*args));
+  prefer_large_pages(args->packed, panels * args->segments * bytes_of_segment(*args));
   parallel_for(panels, [&](int64_t panel, int) { pack_panel(*args, panel); });
 }

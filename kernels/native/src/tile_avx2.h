@@ -26,6 +26,9 @@ struct BFloat16Input {
 struct Int8Input {
   int32_t even, odd;  // two 16-bit integers each: the first and third, the second and fourth
 };
+struct Uint4Input {
+  int32_t part[2];  // four 8-bit integers each
+};
 
 static inline BFloat16Input bf16_input(uint32_t pair) {
   return {from_bf16(static_cast<uint16_t>(pair)), from_bf16(static_cast<uint16_t>(pair >> 16))};
@@ -34,6 +37,10 @@ static inline Int8Input int8_input(uint32_t four) {
   const auto byte = [four](int i) { return static_cast<uint32_t>(static_cast<int8_t>(four >> (8 * i))); };
   return {static_cast<int32_t>((byte(0) & 0xFFFF) | byte(2) << 16),
           static_cast<int32_t>((byte(1) & 0xFFFF) | byte(3) << 16)};
+}
+
+static inline Uint4Input uint4_input(uint32_t first, uint32_t second) {
+  return {{static_cast<int32_t>(first), static_cast<int32_t>(second)}};
 }
 
 // sum += a * b. Written out because GCC else keeps the sum in another operand's register and spills to make room.
@@ -215,6 +222,75 @@ static void int8_tile(const char* weight, const Int8Input* x, const GroupScales&
       int8_group<R>(weight + start * kPanelStepBytes + c * 32, x + start * R, count, scales, corrections, out + 8 * c,
                     part);
     }
+  }
+}
+
+// sum += the products of unsigned and signed bytes, in pairs. With weights of four bits a group's sums, of at most
+// 16 * 15 * 127, fit in 16 bits: here pmaddubsw does not saturate.
+static inline __attribute__((always_inline)) void add_pairs(__m256i* sum, __m256i w, int32_t x) {
+  const __m256i products = _mm256_maddubs_epi16(w, _mm256_set1_epi32(x));
+  asm("vpaddw %1, %0, %0" : "+x"(*sum) : "x"(products));
+}
+
+// `first`: of the part's lanes, of which there are 8 a vector.
+template <int R>
+static inline __attribute__((always_inline)) void uint4_group(const char* weight, int first, const Uint4Input* x,
+                                                              const float* scales, const int32_t* corrections,
+                                                              float* out, Ahead ahead) {
+  constexpr int V = kVectors<R>;
+  const __m256i low = _mm256_set1_epi8(0x0F);
+  __m256i acc[R][V];
+#pragma GCC unroll 6
+  for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+    for (int c = 0; c < V; c++) acc[r][c] = _mm256_setzero_si256();
+  for (int i = 0; i < kUint4Steps; i++) {
+    ahead.fetch<R>();
+    const __m256i* w = reinterpret_cast<const __m256i*>(weight + i * kPanelStepBytes + first * 4);
+#pragma GCC unroll 4
+    for (int c = 0; c < V; c++) {
+      const __m256i part[2] = {_mm256_and_si256(_mm256_load_si256(w + c), low),
+                               _mm256_and_si256(_mm256_srli_epi16(_mm256_load_si256(w + c), 4), low)};
+#pragma GCC unroll 6
+      for (int r = 0; r < R; r++) {
+        add_pairs(&acc[r][c], part[0], x[i * R + r].part[0]);
+        add_pairs(&acc[r][c], part[1], x[i * R + r].part[1]);
+      }
+    }
+  }
+  const char* factors = weight + kUint4Steps * kPanelStepBytes + first * 2;
+#pragma GCC unroll 4
+  for (int c = 0; c < V; c++) {
+    const __m256i packed = _mm256_cvtepu16_epi32(_mm_load_si128(reinterpret_cast<const __m128i*>(factors) + c));
+    const __m256i zeros = _mm256_and_si256(packed, _mm256_set1_epi32(0x0F));
+    const __m256 factor = _mm256_cvtepi32_ps(_mm256_srli_epi32(packed, 4));
+#pragma GCC unroll 6
+    for (int r = 0; r < R; r++) {
+      const __m256i correction = _mm256_madd_epi16(zeros, _mm256_set1_epi32(corrections[r]));
+      const __m256i total = _mm256_add_epi32(_mm256_madd_epi16(acc[r][c], _mm256_set1_epi16(1)), correction);
+      const __m256 scaled = _mm256_mul_ps(_mm256_cvtepi32_ps(total), factor);
+      float* sum = out + r * kPanelLanes + first + 8 * c;
+      const __m256 part = _mm256_mul_ps(scaled, _mm256_broadcast_ss(scales + r));
+      _mm256_store_ps(sum, _mm256_add_ps(_mm256_load_ps(sum), part));
+    }
+  }
+}
+
+template <int R>
+static void uint4_tile(const char* weight, const Uint4Input* x, const GroupScales& groups, int64_t steps, float* out,
+                       Ahead ahead) {
+  constexpr int V = kVectors<R>;
+  const float* scales = groups.scales;
+  const int32_t* corrections = groups.corrections;
+  clear(out, R);
+  for (int64_t i = 0; i < steps; i += kUint4Steps, scales += R, corrections += R) {
+    for (int c = 0; c < 4; c += V) {
+      const Ahead part = {ahead.next, c == 0 ? ahead.stride : 0};
+      uint4_group<R>(weight, c * 8, x + i * R, scales, corrections, out, part);
+    }
+    ahead.next += ahead.stride * kUint4Steps;
+    ahead.fetch_factors();
+    weight += kUint4GroupBytes;
   }
 }
 

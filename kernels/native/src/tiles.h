@@ -23,13 +23,19 @@ struct Ahead {
     __builtin_prefetch(next + 64, 0, kLocality);
     next += stride;
   }
+
+  // The factors of a group, half a step's worth.
+  inline __attribute__((always_inline)) void fetch_factors() {
+    __builtin_prefetch(next, 0, 2);
+    next += stride / 2;
+  }
 };
 
 // How far ahead of itself a lone tile asks, in bytes. The less it computes, the better the hardware does it alone.
 static inline int64_t prefetch_distance(int64_t rows) { return rows <= 2 ? 4096 : rows <= 4 ? 4096 : 12288; }
 
-// Of the quantized rows: [group][R] each. A correction is -128 times the sum of the group's quantized inputs, which
-// undoes the 128 added to every weight.
+// Of the quantized rows: [group][R] each. A correction is minus the sum of the group's quantized inputs, times 128 for
+// int8, which undoes the 128 added to every weight; for uint4 it is yet to be multiplied by every lane's zero.
 struct GroupScales {
   const float* scales;
   const int32_t* corrections;

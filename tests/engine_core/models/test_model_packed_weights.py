@@ -289,14 +289,14 @@ def test_each_thing_that_decides_the_bytes_has_a_file_of_its_own(
 
 def test_quantized_weights_have_a_file_of_their_own(folder: Path) -> None:
     paths = set()
-    quantizations: tuple[Quantization | None, ...] = (None, "int8")
+    quantizations: tuple[Quantization | None, ...] = (None, "int8", "int4")
     for quantization in quantizations:
         cache = packed_weights_cache.PackedWeightsCache.find(
             folder, b"digest", KeepingOps(), torch.bfloat16, quantization
         )
         assert cache is not None
         paths.add(cache.path)
-    assert len(paths) == 2
+    assert len(paths) == 3
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Native linear layers on every instruction set of this host: accuracy, bits that depend on the row alone, fusion."""
 
+from typing import get_args
+
 import pytest
 import torch
 from kernel_oracles import same_bits
@@ -10,6 +12,7 @@ from torch import Tensor
 from kernels.native import layers, linear
 from kernels.native.library import ISAS, Library
 from kernels.native.linear import LinearLayout, NativeLinear
+from kernels.ops import Quantization
 
 SHAPES = [  # K, N, segments
     (576, 192, 3),
@@ -66,7 +69,7 @@ def test_result_matches_float64(
     assert ((result - expected).abs() <= magnitude * 2**-24 * (2 + num_inputs**0.5)).all()
 
 
-@pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8-32", "int8-64"])
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8-32", "int8-64", "int4-32"])
 @pytest.mark.parametrize(("num_inputs", "num_outputs", "segments"), SHAPES)
 def test_rows_depend_on_themselves_alone(
     library: Library, num_inputs: int, num_outputs: int, segments: int, kind: str
@@ -87,11 +90,14 @@ def test_rows_depend_on_themselves_alone(
 
 
 def pack(library: Library, weight: Tensor, segments: int, kind: str, *, is_gated: bool = False) -> NativeLinear:
-    """``kind``: the weight's own dtype, or int8- and the size of a group."""
-    if not kind.startswith("int8"):
+    """``kind``: the weight's own dtype, or the quantization and the size of a group."""
+    name, _, size = kind.partition("-")
+    if not size:
         return linear.pack_linear(library, weight, segments, is_gated=is_gated)
-    size = int(kind.removeprefix("int8-"))
-    return linear.pack_linear(library, weight, segments, is_gated=is_gated, dtype="int8", group_size=size)
+    quantization: Quantization = "int8" if name == "int8" else "int4"
+    return linear.pack_linear(
+        library, weight, segments, is_gated=is_gated, quantization=quantization, group_size=int(size)
+    )
 
 
 def test_many_inputs_are_cut_into_blocks_of_rows(library: Library) -> None:
@@ -103,16 +109,16 @@ def test_many_inputs_are_cut_into_blocks_of_rows(library: Library) -> None:
     assert same_bits(multiply(library, x, packed), expected)
 
 
-@pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8-64"])
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8-64", "int4-32"])
 @pytest.mark.parametrize("segments", [1, 2, 3, 5, 6, 8])
 def test_segments_are_summed_alone_and_added_in_a_tree(library: Library, segments: int, kind: str) -> None:
     x, weight = random_case(24 * segments, 40, 5, torch.float32 if kind == "float32" else torch.bfloat16)
     packed = pack(library, weight, segments, kind)
     parts = []
     for columns in segment_slices(x.shape[1], segments):
-        if kind == "int8-64":  # the scale of a channel is that of all segments
+        if packed.channel_scales is not None:  # the scale of a channel is that of all segments
             part = NativeLinear(
-                LinearLayout(40, 24, torch.int8, 1, 64),
+                LinearLayout(40, 24, packed.layout.dtype, 1, packed.layout.group_size),
                 packed.data.view(2, segments, -1)[:, columns.start // 24].flatten(),
                 torch.ones(64),
             )
@@ -125,7 +131,7 @@ def test_segments_are_summed_alone_and_added_in_a_tree(library: Library, segment
     assert same_bits(multiply(library, x, packed), expected)
 
 
-@pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8-64"])
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8-64", "int4-32"])
 @pytest.mark.parametrize("num_rows", [1, 5, 40])
 def test_residual_is_added_as_by_itself(library: Library, num_rows: int, kind: str) -> None:
     x, weight = random_case(96, 70, num_rows, torch.float32 if kind == "float32" else torch.bfloat16)
@@ -134,7 +140,7 @@ def test_residual_is_added_as_by_itself(library: Library, num_rows: int, kind: s
     assert same_bits(multiply(library, x, packed, bias, residual), multiply(library, x, packed, bias) + residual)
 
 
-@pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8-64"])
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8-64", "int4-32"])
 @pytest.mark.parametrize("size", [16, 24, 40])
 @pytest.mark.parametrize("out_dtype", DTYPES)
 def test_gate_and_up_are_fused_as_one_after_the_other(
@@ -154,7 +160,7 @@ def test_nan_rows_leave_their_neighbours_alone(library: Library) -> None:
     broken = x.clone()
     broken[4, 3] = float("nan")
     broken[6] = float("inf")
-    for kind in ("float32", "int8-32"):
+    for kind in ("float32", "int8-32", "int4-32"):
         packed = pack(library, weight, 3, kind)
         result, expected = multiply(library, broken, packed), multiply(library, x, packed)
         kept = torch.tensor([0, 1, 2, 3, 5, 7, 8])
@@ -170,7 +176,7 @@ def test_int8_is_exact_in_groups_of_quantized_inputs(
 ) -> None:
     """Against float64 sums of independently quantized operands: only the few float32 additions may round."""
     x, weight = random_case(num_inputs, num_outputs, 6, torch.float32)
-    packed = linear.pack_linear(library, weight, segments, dtype="int8", group_size=group_size)
+    packed = linear.pack_linear(library, weight, segments, quantization="int8", group_size=group_size)
     rounded_weight = quantize_rows(weight)
     expected = torch.zeros(6, num_outputs, dtype=torch.float64)
     magnitude = torch.zeros(6, num_outputs, dtype=torch.float64)
@@ -185,20 +191,24 @@ def test_int8_is_exact_in_groups_of_quantized_inputs(
 
 @pytest.mark.parametrize("num_rows", [1, 11, 12, 16, 17, 33, 80])
 @pytest.mark.parametrize("num_inputs", [576, 520])
-def test_int8_bits_are_the_same_on_every_instruction_set(library: Library, num_inputs: int, num_rows: int) -> None:
+@pytest.mark.parametrize("quantization", get_args(Quantization))
+def test_quantized_bits_are_the_same_on_every_instruction_set(
+    library: Library, num_inputs: int, num_rows: int, quantization: Quantization
+) -> None:
     """However many rows there are: with matrix tiles their number decides which instructions are taken."""
     x, weight = random_case(num_inputs, 200, num_rows, torch.bfloat16)
     segments = 3 if num_inputs % 3 == 0 else 4
     results = []
     for other in (library, library_of("generic")):
-        packed = linear.pack_linear(other, weight, segments, dtype="int8")
+        packed = linear.pack_linear(other, weight, segments, quantization=quantization)
         results.append(multiply(other, x, packed))
     assert same_bits(results[0], results[1])
 
 
-def test_int8_of_zeros_and_of_tiny_numbers(library: Library) -> None:
+@pytest.mark.parametrize("quantization", get_args(Quantization))
+def test_zeros_and_tiny_numbers_quantized(library: Library, quantization: Quantization) -> None:
     weight = torch.stack([torch.zeros(32), torch.ones(32), torch.full((32,), 1e-38)])
-    packed = linear.pack_linear(library, weight, dtype="int8")
+    packed = linear.pack_linear(library, weight, quantization=quantization)
     x = torch.stack([torch.zeros(32), torch.full((32,), 1e-40), torch.ones(32)])
     result = multiply(library, x, packed)
     assert same_bits(result, torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.0, 0.0], [0.0, 32.0, 0.0]]))
@@ -216,7 +226,7 @@ def test_wrong_arguments_are_refused(library: Library) -> None:
     with pytest.raises(ValueError, match="float16"):
         linear.pack_linear(library, weight.half())
     with pytest.raises(ValueError, match="groups of 48"):
-        linear.pack_linear(library, weight, dtype="int8", group_size=48)
+        linear.pack_linear(library, weight, quantization="int8", group_size=48)
     packed = linear.pack_linear(library, weight)
     with pytest.raises(TypeError, match="bfloat16"):
         multiply(library, torch.ones(1, 32, dtype=torch.bfloat16), packed)

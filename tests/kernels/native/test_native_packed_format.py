@@ -22,7 +22,8 @@ def library(request: pytest.FixtureRequest) -> Library:
 
 @pytest.mark.parametrize("is_gated", [False, True])
 @pytest.mark.parametrize(
-    ("dtype", "quantization"), [(torch.float32, None), (torch.bfloat16, None), (torch.bfloat16, "int8")]
+    ("dtype", "quantization"),
+    [(torch.float32, None), (torch.bfloat16, None), (torch.bfloat16, "int8"), (torch.bfloat16, "int4")],
 )
 def test_a_kept_weight_comes_back(
     library: Library, dtype: torch.dtype, quantization: Quantization | None, is_gated: bool
