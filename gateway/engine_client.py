@@ -11,7 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
 
+import msgspec
+
 from gateway.engine_connection import EngineConnection
+from gateway.notifier import Notifier
 from ipc.codec import pack_ids, unpack_ids
 from ipc.errors import CapacityError, EngineError, RequestError
 from ipc.messages import (
@@ -60,8 +63,7 @@ class GenerationRequest:
     traceparent: str = ""
 
 
-@dataclass(slots=True)
-class ChoiceOutput:
+class ChoiceOutput(msgspec.Struct, gc=False):
     """News of one choice. ``finish`` is set exactly once a choice; ``time_ns``: when the engine knew."""
 
     choice: int
@@ -84,17 +86,19 @@ class ChoiceProgress:
 
 
 class EngineStream:
-    """One request on its way. Leaving the context aborts whatever has not ended."""
+    """One request on its way. Leaving the context aborts whatever has not ended.
 
-    def __init__(self, client: "EngineClient", request_id: int, request: GenerationRequest) -> None:
-        self.request_id, self.request = request_id, request
+    ``notifier`` is told when ``take`` has something new to return or to raise: once for each message of the engine.
+    """
+
+    def __init__(self, client: "EngineClient", request_id: int, request: GenerationRequest, notifier: Notifier) -> None:
+        self.request_id, self.request, self.notifier = request_id, request, notifier
         self.choices = [ChoiceProgress() for _ in range(request.n)]
         self.was_resumed = False
         self._client = client
         self._accepted: asyncio.Future[None] = client.loop.create_future()
         self._queued: list[ChoiceOutput] = []
         self._failure: Exception | None = None
-        self._waiter: asyncio.Future[None] | None = None
 
     async def __aenter__(self) -> "EngineStream":
         return self
@@ -113,16 +117,21 @@ class EngineStream:
         """Wait until the engine has queued the request. Raises RequestError, CapacityError or EngineError."""
         await asyncio.shield(self._accepted)
 
-    async def outputs(self) -> list[ChoiceOutput]:
-        """All that is queued, at least one; raises EngineError when the request failed. A slow reader finds the
-        outputs of several steps at once: what waits here is at most the request's own tokens, packed."""
-        while not self._queued:
-            if self._failure is not None:
-                raise self._failure
-            self._waiter = self._client.loop.create_future()
-            await self._waiter
-        queued, self._queued = self._queued, []
+    def take(self) -> list[ChoiceOutput]:
+        """All that is queued, perhaps nothing; raises EngineError when the request failed and nothing is left. A slow
+        reader finds the outputs of several steps at once: what waits here is at most the request's own tokens."""
+        queued = self._queued
+        if queued:
+            self._queued = []
+        elif self._failure is not None:
+            raise self._failure
         return queued
+
+    async def outputs(self) -> list[ChoiceOutput]:
+        """What ``take`` returns, as soon as that is something."""
+        while not (outputs := self.take()):
+            await self.notifier.wait()
+        return outputs
 
     def finish_choice(self, choice: int, num_tokens: int) -> None:
         """A stop string ended the choice after ``num_tokens`` output tokens; its last output still comes."""
@@ -141,12 +150,13 @@ class EngineStream:
             self._accepted.set_result(None)
 
     def push(self, output: Output, time_ns: int) -> None:
-        """One output of the engine."""
+        """One output of the engine; whoever reads is told by the caller, once for all of a message."""
         token_ids = unpack_ids(output.token_ids)
         choice = self.choices[output.choice]
-        choice.token_ids.extend(token_ids)
-        finish = None if output.finish is None else FinishReason(output.finish)
-        choice.is_finished = finish is not None
+        choice.token_ids += token_ids
+        finish = None
+        if output.finish is not None:
+            finish, choice.is_finished = FinishReason(output.finish), True
         self._queued.append(
             ChoiceOutput(
                 output.choice,
@@ -160,7 +170,6 @@ class EngineStream:
                 time_ns,
             )
         )
-        self._wake()
 
     def fail(self, error: Exception) -> None:
         """The request ends with an error, after what is queued."""
@@ -168,7 +177,7 @@ class EngineStream:
         if not self._accepted.done():
             self._accepted.set_exception(error)
             self._accepted.exception()  # nobody may be waiting for it any more
-        self._wake()
+        self.notifier.notify()
 
     def as_add(self) -> Add:
         """The request as an engine must see it now: choices that have not ended, with what they have so far."""
@@ -192,10 +201,6 @@ class EngineStream:
             traceparent=request.traceparent,
             beam=request.beam,
         )
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
 
 
 class EngineClient:
@@ -252,10 +257,11 @@ class EngineClient:
         for stream in streams.values():
             stream.fail(error)
 
-    def submit(self, request: GenerationRequest) -> EngineStream:
-        """Send a request. Raises EngineError (503) while no engine is ready."""
+    def submit(self, request: GenerationRequest, notifier: Notifier | None = None) -> EngineStream:
+        """Send a request; one who reads several gives them the same ``notifier``. Raises EngineError (503) while no
+        engine is ready."""
         _ = self.ready
-        stream = EngineStream(self, next(self._ids), request)
+        stream = EngineStream(self, next(self._ids), request, notifier or Notifier())
         self._streams[stream.request_id] = stream
         self.send(stream.as_add())
         return stream
@@ -279,8 +285,7 @@ class EngineClient:
     def _receive(self, message: ToGateway) -> None:
         match message:
             case Outputs():
-                for output in message.outputs:
-                    self._push(output, message.time_ns)
+                self._push(message)
             case Accepted():
                 if (stream := self._streams.get(message.request_id)) is not None:
                     stream.accept()
@@ -300,13 +305,22 @@ class EngineClient:
                 self._ready = message
                 self._on_ready(message)
 
-    def _push(self, output: Output, time_ns: int) -> None:
-        stream = self._streams.get(output.request_id)
-        if stream is None:
-            return  # aborted here; the engine's answer to that
-        stream.push(output, time_ns)
-        if stream.is_finished:
-            del self._streams[output.request_id]
+    def _push(self, message: Outputs) -> None:
+        streams, time_ns = self._streams, message.time_ns
+        notifiers: dict[Notifier, None] = {}  # in order
+        try:
+            for output in message.outputs:
+                stream = streams.get(output.request_id)
+                if stream is None:
+                    continue  # aborted here; the engine's answer to that
+                stream.push(output, time_ns)
+                if output.finish is not None and stream.is_finished:
+                    del streams[output.request_id]
+                notifiers[stream.notifier] = None
+        finally:
+            # Only now: choices and prompts of one response are one event more each, but together one ``send``.
+            for notifier in notifiers:
+                notifier.notify()
 
     def _fail(self, request_id: int, error: Exception) -> None:
         stream = self._streams.pop(request_id, None)

@@ -4,11 +4,14 @@ Shared by the HTTP routes and the offline class. Knows the engine client and ``g
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
+
+import msgspec
 
 from gateway.engine_client import ChoiceOutput, EngineClient, EngineStream, GenerationRequest
 from gateway.logprobs import TokenLogprob, unpack_logprobs, unpack_ranked
+from gateway.notifier import Notifier
 from gateway.recorder import RequestRecorder
 from gateway.text.detokenizer import IncrementalDetokenizer
 from gateway.text.tokenizer import Tokenizer
@@ -26,9 +29,8 @@ class TextOptions:
     with_offsets: bool = False
 
 
-@dataclass(slots=True)
-class ChoiceDelta:
-    """What one wake-up added to one choice.
+class ChoiceDelta(msgspec.Struct, gc=False):
+    """What was new of one choice.
 
     ``text`` may lag behind ``token_ids``: half a character and what may be the beginning of a stop string are
     held back. ``offsets``: where each token begins, in characters of the choice's generated text before a stop
@@ -38,9 +40,9 @@ class ChoiceDelta:
 
     choice: int
     text: str = ""
-    token_ids: list[int] = field(default_factory=list)
+    token_ids: list[int] = []
     logprobs: list[TokenLogprob] | None = None
-    offsets: list[int] = field(default_factory=list)
+    offsets: list[int] = []
     finish_reason: str | None = None
     stop_reason: str | int | None = None
 
@@ -58,8 +60,9 @@ class Generation:
     """An async context manager around one request; leaving it aborts what has not ended.
 
     ``prompt_logprobs`` (positions 1 …) and ``num_cached_tokens`` are known from the first delta on,
-    ``num_output_tokens`` counts all choices. Everything of a request happens in the task that reads it, so an
-    error of its text ends that request alone.
+    ``num_output_tokens`` counts all choices. ``notifier`` is told when ``take`` has news; it may be replaced before
+    the request begins, by one that others notify, too. Everything of a request's text happens where it is taken, so an
+    error of it ends that request alone.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class Generation:
         self.prompt_logprobs: list[TokenLogprob] | None = None
         self.num_cached_tokens = 0
         self.num_output_tokens = 0
+        self.notifier = Notifier()
         self._client, self._recorder = client, recorder
         self._with_offsets = options.with_offsets
         self._include_stop = options.include_stop_str_in_output
@@ -94,7 +98,7 @@ class Generation:
 
     async def __aenter__(self) -> "Generation":
         try:
-            self._stream: EngineStream = self._client.submit(self.request)
+            self._stream: EngineStream = self._client.submit(self.request, self.notifier)
         except OctavoError as error:
             self._recorder.refuse(error)
             raise
@@ -109,22 +113,22 @@ class Generation:
         await self._stream.accepted()
         self._is_accepted = True
 
-    async def deltas(self) -> list[ChoiceDelta]:
-        """What is new, at most one delta a choice; waits for at least one. Empty when all choices have ended.
+    @property
+    def is_finished(self) -> bool:
+        """All choices have ended."""
+        return not self._num_open
 
-        Raises EngineError when the request failed.
-        """
-        if not self._num_open:
-            return []
-        while True:
-            outputs = await self._stream.outputs()
-            self._recorder.observe(outputs)
-            deltas = self._convert(outputs)
-            if not self._num_open:
-                reasons = [reason for reason in self._finish_reasons if reason is not None]
-                self._recorder.end(reasons[-1], reasons)
-            if deltas:
+    def take(self) -> list[ChoiceDelta]:
+        """What is new, at most one delta a choice, perhaps none. Raises EngineError when the request failed."""
+        outputs = self._stream.take() if self._num_open else None
+        return self._convert(outputs) if outputs else []
+
+    async def deltas(self) -> list[ChoiceDelta]:
+        """What ``take`` returns, as soon as that is something. Empty when all choices have ended."""
+        while self._num_open:
+            if deltas := self._convert(await self._stream.outputs()):
                 return deltas
+        return []
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -139,24 +143,27 @@ class Generation:
         await self._stream.__aexit__(kind, error, trace)
 
     def _convert(self, outputs: Sequence[ChoiceOutput]) -> list[ChoiceDelta]:
-        for output in outputs:
-            if output.prompt_logprobs is not None and self.prompt_logprobs is None:
-                self.prompt_logprobs = unpack_ranked(output.prompt_logprobs, self.request.prompt_ids[1:])
-            if output.choice == 0 and output.num_cached_tokens > self.num_cached_tokens:
-                self.num_cached_tokens = output.num_cached_tokens
+        self._recorder.observe(outputs)
         deltas: dict[int, ChoiceDelta] = {}
         for output in outputs:
-            if self._finish_reasons[output.choice] is not None:
+            choice = output.choice
+            if output.prompt_logprobs is not None and self.prompt_logprobs is None:
+                self.prompt_logprobs = unpack_ranked(output.prompt_logprobs, self.request.prompt_ids[1:])
+            if choice == 0 and output.num_cached_tokens > self.num_cached_tokens:
+                self.num_cached_tokens = output.num_cached_tokens
+            if self._finish_reasons[choice] is not None:
                 continue  # it ended at a stop string; what the engine computed since is not wanted
-            delta = deltas.get(output.choice)
-            if delta is None:
-                delta = ChoiceDelta(output.choice)
-            self._add(output, delta)
-            if delta.token_ids or delta.text or delta.finish_reason:
-                deltas[output.choice] = delta
+            delta = self._delta(output)
+            if choice in deltas:
+                deltas[choice].add(delta)
+            elif delta.token_ids or delta.text or delta.finish_reason:
+                deltas[choice] = delta
+        if not self._num_open:
+            reasons = [reason for reason in self._finish_reasons if reason is not None]
+            self._recorder.end(reasons[-1], reasons)
         return list(deltas.values())
 
-    def _add(self, output: ChoiceOutput, delta: ChoiceDelta) -> None:
+    def _delta(self, output: ChoiceOutput) -> ChoiceDelta:
         text = self._texts[output.choice]
         num_before = text.num_tokens
         token_ids, finish = output.token_ids, output.finish
@@ -164,30 +171,28 @@ class Generation:
         new_text = text.push(token_ids[:-1] if ends_by_id and not self._include_stop else token_ids)
         if finish is not None:
             new_text += text.finish()
-        if new_text:
-            delta.text += new_text
+        reason: str | None = None
+        stop_reason: str | int | None = None
         match = text.stop_match
         if match is not None:
             token_ids = token_ids[: match.num_tokens - num_before]
-            self._end_choice(delta, "stop", match.stop)
+            reason, stop_reason = "stop", match.stop
             if finish is None:
                 self._stream.finish_choice(output.choice, match.num_tokens)
         elif finish is not None:
-            self._end_choice(delta, _finish_name(finish), output.stop_token_id)
-        delta.token_ids += token_ids
+            reason, stop_reason = _finish_name(finish), output.stop_token_id
+        if reason is not None:
+            self._finish_reasons[output.choice] = reason
+            self._num_open -= 1
         self.num_output_tokens += len(token_ids)
-        if output.logprobs is not None:
-            delta.logprobs = (delta.logprobs or []) + unpack_logprobs(output.logprobs, token_ids)
-        if self._with_offsets:
-            offsets = text.token_offsets[num_before : num_before + len(token_ids)]
-            delta.offsets += offsets
-            # The token that ended the output was not shown: it begins where the text ends.
-            delta.offsets += [len(text.text)] * (len(token_ids) - len(offsets))
+        logprobs = None if output.logprobs is None else unpack_logprobs(output.logprobs, token_ids)
+        offsets = self._offsets(text, num_before, len(token_ids)) if self._with_offsets else []
+        return ChoiceDelta(output.choice, new_text, token_ids, logprobs, offsets, reason, stop_reason)
 
-    def _end_choice(self, delta: ChoiceDelta, reason: str, stop_reason: str | int | None) -> None:
-        delta.finish_reason, delta.stop_reason = reason, stop_reason
-        self._finish_reasons[delta.choice] = reason
-        self._num_open -= 1
+    def _offsets(self, text: IncrementalDetokenizer, num_before: int, num_tokens: int) -> list[int]:
+        offsets = list(text.token_offsets[num_before : num_before + num_tokens])
+        # The token that ended the output was not shown: it begins where the text ends.
+        return offsets + [len(text.text)] * (num_tokens - len(offsets))
 
 
 def _finish_name(finish: FinishReason) -> str:

@@ -1,24 +1,26 @@
 """The generations of one HTTP request with several prompts: begun, read and aborted together."""
 
-import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
 
 from gateway.generation import ChoiceDelta, Generation
+from gateway.notifier import Notifier
 
 
 class GenerationGroup:
     """An async context manager. Choice c of prompt p has the index p · n + c.
 
-    Of each generation at most one batch of deltas is held unread, so a slow reader costs bounded memory here.
+    ``notifier`` is told when ``take`` has news. Nothing of a generation is held here unread: a slow reader finds it
+    merged in the engine's stream.
     """
 
     def __init__(self, generations: Sequence[Generation]) -> None:
         self.generations = generations
         self._stack = AsyncExitStack()
-        self._reads: dict[asyncio.Task[list[ChoiceDelta]], int] = {}
-        self._idle = list(range(len(generations)))  # not ended, and nobody reads them now
+        self.notifier = Notifier()
+        for generation in generations:
+            generation.notifier = self.notifier
 
     async def __aenter__(self) -> "GenerationGroup":
         async with AsyncExitStack() as stack:  # if the last cannot begin, the first are aborted
@@ -32,36 +34,29 @@ class GenerationGroup:
         for generation in self.generations:
             await generation.accepted()
 
+    @property
+    def is_finished(self) -> bool:
+        """All generations have ended."""
+        for generation in self.generations:  # noqa: SIM110 - asked for every token, a generator takes three times as long
+            if not generation.is_finished:
+                return False
+        return True
+
+    def take(self) -> list[tuple[int, ChoiceDelta]]:
+        """(prompt index, delta) of all that is new, perhaps nothing. Raises EngineError when a request failed."""
+        return [(index, delta) for index, generation in enumerate(self.generations) for delta in generation.take()]
+
     async def deltas(self) -> list[tuple[int, ChoiceDelta]]:
-        """(prompt index, delta) of all that is new; waits for at least one. Empty when all have ended."""
-        if len(self.generations) == 1:
-            return [(0, delta) for delta in await self.generations[0].deltas()]
-        while self._idle or self._reads:
-            for index in self._idle:
-                self._reads[asyncio.create_task(self.generations[index].deltas())] = index
-            self._idle.clear()
-            done, _ = await asyncio.wait(self._reads, return_when=asyncio.FIRST_COMPLETED)
-            found: list[tuple[int, ChoiceDelta]] = []
-            for read in done:
-                index = self._reads.pop(read)
-                deltas = read.result()
-                if deltas:
-                    self._idle.append(index)
-                    found += [(index, delta) for delta in deltas]
-            if found:
-                return found
+        """What ``take`` returns, as soon as that is something. Empty when all have ended."""
+        while not self.is_finished:
+            if deltas := self.take():
+                return deltas
+            await self.notifier.wait()
         return []
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for read in self._reads:
-            read.cancel()
-        if self._reads:
-            await asyncio.wait(self._reads)
-            for read in self._reads:
-                if not read.cancelled():
-                    read.exception()  # seen: the first error is already on its way
         await self._stack.__aexit__(kind, error, trace)
 
     @property

@@ -4,7 +4,7 @@ Knows nothing of HTTP or text.
 """
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from gateway.engine_client import ChoiceOutput, GenerationRequest
@@ -19,7 +19,7 @@ class RequestMetrics(Protocol):
 
     def observe_first_token(self, seconds: float) -> None: ...
 
-    def observe_inter_token(self, seconds: Collection[float]) -> None: ...
+    def observe_inter_token(self, seconds: float) -> None: ...
 
     def observe_request_end(
         self, finished_reason: str, times: RequestTimes, *, num_prompt_tokens: int, num_generation_tokens: int
@@ -37,6 +37,7 @@ class RequestRecorder:
         "_last_ns",
         "_metrics",
         "_num_cached",
+        "_observe_inter_token",
         "_request",
         "_times",
         "_trace",
@@ -45,6 +46,7 @@ class RequestRecorder:
 
     def __init__(self, metrics: RequestMetrics, request: GenerationRequest, trace: RequestTrace | None = None) -> None:
         self._metrics = metrics
+        self._observe_inter_token = metrics.observe_inter_token
         self._request = request
         self._trace = trace or SilentTrace()
         self._times = RequestTimes(arrival_ns=request.arrival_ns)
@@ -55,25 +57,26 @@ class RequestRecorder:
 
     def observe(self, outputs: Sequence[ChoiceOutput]) -> None:
         """What one wake-up brought. Called for every token: keep it short."""
-        intervals: list[float] = []
         times, last_ns = self._times, self._last_ns
         for output in outputs:
             if output.events:
                 self._observe_events(output)
-            if not output.token_ids:
+            num_tokens, choice, time_ns = len(output.token_ids), output.choice, output.time_ns
+            if not num_tokens:
                 continue
-            self.num_tokens += len(output.token_ids)
-            if times.first_token_ns is None:
-                times.first_token_ns = output.time_ns
-                self._num_cached = output.num_cached_tokens
-                self._first_token_seconds = max(0, time.monotonic_ns() - times.arrival_ns) * 1e-9
-                self._metrics.observe_first_token(self._first_token_seconds)
-            previous = last_ns.get(output.choice)
-            if previous is not None:
-                intervals.append(max(0, output.time_ns - previous) * 1e-9)
-            last_ns[output.choice] = times.last_token_ns = output.time_ns
-        if intervals:
-            self._metrics.observe_inter_token(intervals)
+            self.num_tokens += num_tokens
+            if choice in last_ns:
+                self._observe_inter_token(max(0, time_ns - last_ns[choice]) * 1e-9)
+            elif times.first_token_ns is None:
+                self._observe_first_token(output)
+            last_ns[choice] = times.last_token_ns = time_ns
+
+    def _observe_first_token(self, output: ChoiceOutput) -> None:
+        times = self._times
+        times.first_token_ns = output.time_ns
+        self._num_cached = output.num_cached_tokens
+        self._first_token_seconds = max(0, time.monotonic_ns() - times.arrival_ns) * 1e-9
+        self._metrics.observe_first_token(self._first_token_seconds)
 
     def _observe_events(self, output: ChoiceOutput) -> None:
         times, trace = self._times, self._trace

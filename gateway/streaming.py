@@ -1,16 +1,12 @@
-"""Server-sent events: chunks whose constant parts are made once, and the loop that sends them.
-
-A wake-up of the engine's stream is one ``send`` with all that is new. While a slow client keeps ``send`` waiting,
-nothing is read from the engine's stream, which merges what arrives: memory stays bounded by the request's own output.
-"""
+"""Server-sent events: chunks whose constant parts are made once, and the exchange that they are part of."""
 
 import logging
-from collections.abc import Awaitable, Callable
 
 import msgspec
 from starlette.types import Receive, Send
 
 from gateway.disconnect import ClientDisconnected, cancel_on_disconnect
+from gateway.event_pump import EventEncoder, EventPump
 from gateway.generation_group import GenerationGroup
 from gateway.responses import encode_headers
 from gateway.schema.common import Usage
@@ -40,7 +36,7 @@ class ChunkEncoder:
     def __init__(self, envelope: dict[str, str | int], *, has_usage: bool) -> None:
         self._envelope = b"data: " + _encoder.encode(envelope)[:-1]
         self._head = self._envelope + b',"choices":['
-        self._tail = b'],"usage":null}\n\n' if has_usage else b"]}\n\n"
+        self._tail = b'}],"usage":null}\n\n' if has_usage else b"}]}\n\n"
         self._choice_heads: dict[int, bytes] = {}
 
     def chunk(self, index: int, fields: bytes, usage: Usage | None = None, members: bytes = b"") -> bytes:
@@ -53,7 +49,7 @@ class ChunkEncoder:
             head = b'%b,%b,"choices":[{"index":%d,' % (self._envelope, members, index)
         if usage is not None:
             return b'%b%b}],"usage":%b}\n\n' % (head, fields, _encoder.encode(usage))
-        return b"%b%b}%b" % (head, fields, self._tail)
+        return head + fields + self._tail
 
     def usage_chunk(self, usage: Usage) -> bytes:
         """The last chunk of ``include_usage``: no choices."""
@@ -65,11 +61,9 @@ def error_event(error: HttpError) -> bytes:
     return b"data: " + error.body() + b"\n\n"
 
 
-async def send_stream(
-    receive: Receive, send: Send, group: GenerationGroup, next_events: Callable[[], Awaitable[bytes]]
-) -> None:
-    """The whole exchange of a streamed response: headers once the engine has accepted, then ``next_events`` until
-    it is empty, then ``[DONE]``, or the one error event. The engine is let go before the last event is sent.
+async def send_stream(receive: Receive, send: Send, group: GenerationGroup, events: EventEncoder) -> None:
+    """The whole exchange of a streamed response: headers once the engine has accepted, then the events, then
+    ``[DONE]``, or the one error event. The engine is let go before the last event is sent.
 
     Raises what went wrong before the headers, so that such an answer is the same as without ``stream``.
     """
@@ -80,8 +74,7 @@ async def send_stream(
             await group.accepted()
             await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
             is_started = True
-            while events := await next_events():
-                await send({"type": "http.response.body", "body": events, "more_body": True})
+            await EventPump(send, group, events).run()
     except ClientDisconnected:
         raise
     except OctavoError as error:

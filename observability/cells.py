@@ -5,7 +5,7 @@ lock. Knows nothing of names, labels or how the numbers are rendered.
 """
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -32,13 +32,6 @@ class Histogram:
         """One observation."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
-
-    def observe_many(self, values: Collection[float]) -> None:
-        """Several observations at once."""
-        bounds, counts = self.bounds, self.counts
-        for value in values:
-            counts[bisect_left(bounds, value)] += 1
-        self.sum += sum(values)
 
     def cumulative(self) -> Iterator[int]:
         """Observations at or below each bound, then all of them."""

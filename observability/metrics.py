@@ -5,7 +5,6 @@ Suffixes, labels and units are vLLM's, so that its dashboards work; buckets star
 """
 
 import re
-from collections.abc import Collection
 from typing import Final
 
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, ProcessCollector, generate_latest
@@ -123,9 +122,9 @@ class Metrics:
         """Once a request: from arrival to its first token."""
         self._first_token.observe(seconds)
 
-    def observe_inter_token(self, seconds: Collection[float]) -> None:
-        """The times since the previous output of its sequence, one for each output after the first."""
-        self._inter_token.observe_many(seconds)
+    def observe_inter_token(self, seconds: float) -> None:
+        """The time since the previous output of its sequence, for each output after the first."""
+        self._inter_token.observe(seconds)
 
     def observe_request_end(
         self, finished_reason: str, times: RequestTimes, *, num_prompt_tokens: int, num_generation_tokens: int

@@ -111,6 +111,7 @@ class HttpServer(uvicorn.Server):
         super().__init__(config)
         self._listener = listener
         self._task: asyncio.Task[None] | None = None
+        self._stopping = asyncio.Event()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -122,9 +123,17 @@ class HttpServer(uvicorn.Server):
         self._task = asyncio.create_task(self.serve([self._listener]))
         return self._task
 
+    async def main_loop(self) -> None:
+        """Until ``stop``. Uvicorn looks ten times a second whether it is to end; here it is told. What is left is the
+        Date header, once a second."""
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), 1.0)
+
     async def stop(self) -> None:
         """Close the listener and let what is under way end; a client that keeps it waiting is cut off."""
         self.should_exit = True
+        self._stopping.set()
         if self._task is None:
             return
         await asyncio.wait({self._task}, timeout=PATIENCE_SECONDS)

@@ -169,8 +169,7 @@ async def answer(
     """The whole exchange from here on, streamed or not. The same errors either way."""
     group = GenerationGroup(generations)
     if body.is_stream:
-        events = _Events(group, response_format, envelope, body)
-        await send_stream(exchange.receive, exchange.send, group, events.next)
+        await send_stream(exchange.receive, exchange.send, group, _Events(group, response_format, envelope, body))
         return
     num_choices = generations[0].request.n
     results = [ChoiceResult(index, index // num_choices) for index in range(len(generations) * num_choices)]
@@ -189,7 +188,7 @@ def _num_prompt_logprobs(generations: Sequence[Generation]) -> int:
 
 
 class _Events:
-    """The events of a stream, as many at a time as a wake-up brought."""
+    """Implements ``event_pump.EventEncoder`` for any response format."""
 
     def __init__(
         self, group: GenerationGroup, response_format: ResponseFormat, envelope: Envelope, body: GenerationFields
@@ -206,24 +205,16 @@ class _Events:
             },
             has_usage=body.includes_usage,
         )
-        self._is_usage_due = body.includes_usage
+        self._includes_usage = body.includes_usage
         self._has_continuous_usage = body.includes_continuous_usage
         interval = body.stream_interval or 1
         self._interval = StreamInterval(interval) if interval > 1 else None
         self._opened: set[int] = set()
 
-    async def next(self) -> bytes:
-        """What is to be sent now; empty at the end. A delta without anything to show is no event."""
-        while deltas := await self._group.deltas():
-            events = self._encode(deltas if self._interval is None else self._interval.push(deltas))
-            if events:
-                return events
-        if self._is_usage_due:
-            self._is_usage_due = False
-            return self._encoder.usage_chunk(_usage(self._group, self._format))
-        return b""
-
-    def _encode(self, deltas: Sequence[tuple[int, ChoiceDelta]]) -> bytes:
+    def encode(self, deltas: Sequence[tuple[int, ChoiceDelta]]) -> bytes:
+        """As many events as the deltas make; a delta without anything to show is no event."""
+        if self._interval is not None:
+            deltas = self._interval.push(deltas)
         usage = _usage(self._group, self._format) if self._has_continuous_usage else None
         chunk = self._encoder.chunk
         events: list[bytes] = []
@@ -239,6 +230,10 @@ class _Events:
             if fields is not None:
                 events.append(chunk(index, fields, usage))
         return b"".join(events)
+
+    def ending(self) -> bytes:
+        """The chunk with the usage, if it was asked for."""
+        return self._encoder.usage_chunk(_usage(self._group, self._format)) if self._includes_usage else b""
 
 
 def _usage(group: GenerationGroup, response_format: ResponseFormat) -> Usage:

@@ -80,7 +80,7 @@ class IncrementalDetokenizer:
 
         Raises EngineError for an id without a token.
         """
-        new_parts = []
+        released = ""
         for token_id in token_ids:
             if self.stop_match is not None:
                 break
@@ -93,8 +93,8 @@ class IncrementalDetokenizer:
             except KeyError as error:
                 raise EngineError(f"The engine sent token id {token_id}, which the tokenizer does not have.") from error
             if text:
-                new_parts.append(self._release(text))
-        return self._keep("".join(new_parts))
+                released += self._release(text)
+        return self._keep(released)
 
     def finish(self) -> str:
         """No more tokens follow: returns all text that was held back, broken bytes as U+FFFD."""

@@ -12,6 +12,7 @@ from setuptools import find_packages
 PROCESS_EDGES = {
     "octavo/cli.py",
     "octavo/supervisor.py",
+    "gateway/event_pump.py",
     "gateway/middleware.py",
     "gateway/streaming.py",
     "engine_core/__main__.py",

@@ -14,6 +14,7 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from gateway.chat_parsers import ChatParsers
 from gateway.engine_client import ChoiceOutput, GenerationRequest
+from gateway.notifier import Notifier
 from gateway.state import GatewayState
 from gateway.text.chat_template import ChatTemplate
 from gateway.text.generation_config import GenerationConfig
@@ -77,17 +78,22 @@ class Script:
 
 
 class FakeStream:
-    def __init__(self, request: GenerationRequest, script: Script) -> None:
-        self.request, self.script = request, script
+    """An output is there in the turn of the loop after the one before it was taken, and not earlier."""
+
+    def __init__(self, request: GenerationRequest, script: Script, notifier: Notifier) -> None:
+        self.request, self.script, self.notifier = request, script, notifier
         self.request_id = 1
         self.was_aborted = False
         self.has_left = False
         self.finished: list[tuple[int, int]] = []
         self.num_outputs = 0
-        self.num_reads = 0
+        self.num_reads = 0  # outputs taken, and the one that is next
+        self._arrived: list[ChoiceOutput] = []
+        self._failure: Exception | None = None
         self._queue = self._make_outputs()
 
     async def __aenter__(self) -> "FakeStream":
+        self._expect_next()
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -100,21 +106,36 @@ class FakeStream:
         if not self.script.is_accepted:
             await asyncio.Event().wait()
 
+    def take(self) -> list[ChoiceOutput]:
+        if self._failure is not None:
+            raise self._failure
+        taken, self._arrived = self._arrived, []
+        if taken:
+            self._expect_next()
+        return taken
+
     async def outputs(self) -> list[ChoiceOutput]:
+        while not (taken := self.take()):
+            await self.notifier.wait()
+        return taken
+
+    def _expect_next(self) -> None:
         self.num_reads += 1
-        await asyncio.sleep(0)
+        asyncio.get_running_loop().call_soon(self._arrive)
+
+    def _arrive(self) -> None:
         if self.script.hold_after is not None and self.num_outputs >= self.script.hold_after:
-            if self.script.failure is not None:
-                raise self.script.failure
-            await asyncio.Event().wait()
-        self.num_outputs += 1
-        return self._queue.pop(0)
+            self._failure = self.script.failure
+        elif self._queue:
+            self.num_outputs += 1
+            self._arrived = self._queue.pop(0)
+        self.notifier.notify()
 
     def finish_choice(self, choice: int, num_tokens: int) -> None:
         self.finished.append((choice, num_tokens))
 
     def abort(self) -> None:
-        self.was_aborted = self.was_aborted or bool(self._queue)
+        self.was_aborted = self.was_aborted or bool(self._queue or self._arrived)
 
     def _make_outputs(self) -> list[list[ChoiceOutput]]:
         """Lists of outputs, a step each: the choices go in parallel, prompt log-probabilities with the first."""
@@ -184,8 +205,8 @@ class FakeEngineClient:
             raise EngineError("the engine is not ready", code="not_ready", status=503)
         return self._ready
 
-    def submit(self, request: GenerationRequest) -> FakeStream:
-        stream = FakeStream(request, self.script(request))
+    def submit(self, request: GenerationRequest, notifier: Notifier) -> FakeStream:
+        stream = FakeStream(request, self.script(request), notifier)
         self.streams.append(stream)
         return stream
 

@@ -29,8 +29,8 @@ class Recorded:
     def observe_first_token(self, seconds: float) -> None:
         self.first_tokens.append(seconds)
 
-    def observe_inter_token(self, seconds: Any) -> None:
-        self.intervals += seconds
+    def observe_inter_token(self, seconds: float) -> None:
+        self.intervals.append(seconds)
 
     def observe_request_end(
         self, reason: str, times: RequestTimes, *, num_prompt_tokens: int, num_generation_tokens: int
