@@ -10,7 +10,7 @@ from benchmarks.command import Part, add_common_options, end_in_order, report
 from benchmarks.report import Table
 
 # Servers first: whoever asks them is to be light, and the other parts import torch.
-PARTS = ("startup", "serving", "host", "kernels", "engine", "grammars")
+PARTS = ("startup", "serving", "faults", "host", "kernels", "engine", "grammars")
 
 
 def measure(names: Sequence[str], arguments: Sequence[str]) -> Iterator[Table]:

@@ -65,10 +65,10 @@ class AnswerHandle:
 class AnswerExecutor:
     """Implements ``engine_core.step.Executor``. Builds each step's inputs, and computes nothing."""
 
-    def __init__(self, num_slots: int) -> None:
+    def __init__(self, num_slots: int, num_blocks: int) -> None:
         self.build_ns = 0
         self.num_sequences = 0  # of the last step
-        self._builder = InputBuilder(num_slots, VOCAB_SIZE, BLOCK_SIZE, torch.device("cpu"))
+        self._builder = InputBuilder(num_slots, VOCAB_SIZE, BLOCK_SIZE, num_blocks, torch.device("cpu"))
 
     def launch(self, plan: SchedulerOutput) -> AnswerHandle:
         """Takes the time of building."""
@@ -77,6 +77,9 @@ class AnswerExecutor:
         self.build_ns += time.perf_counter_ns() - started
         self.num_sequences = len(plan.scheduled)
         return AnswerHandle(plan)
+
+    def copy_blocks(self, copies: tuple[tuple[int, int], ...]) -> None:
+        """There are no blocks."""
 
     def launch_sample(self, handle: StepHandle, masks: dict[int, bytes]) -> None:
         """Answers are there already."""
@@ -94,7 +97,7 @@ class HostEngine:
         kv = KVCacheManager(num_blocks, BLOCK_SIZE, enable_prefix_caching=True, root=bytes(32))
         limits = SchedulerLimits(num_running, max(NUM_BATCHED_TOKENS, 2 * num_running), longest)
         scheduler = Scheduler(registry.load("policy", "fcfs")(), kv, limits, time.perf_counter_ns)
-        self.executor, channel = AnswerExecutor(scheduler.num_slots), LocalChannel()
+        self.executor, channel = AnswerExecutor(scheduler.num_slots, num_blocks), LocalChannel()
         core = EngineCore(
             scheduler,
             self.executor,

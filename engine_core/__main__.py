@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import threading
-from typing import BinaryIO
+from typing import BinaryIO, NoReturn
 
 import msgspec
 import structlog
@@ -24,8 +24,8 @@ log = structlog.get_logger("octavo.engine")
 PR_SET_PDEATHSIG = 1
 
 
-def main() -> int:
-    """The exit status: 0 after a drain, 2 for a configuration that cannot work."""
+def main() -> NoReturn:
+    """Ends the process, with 0 after a drain and 2 for a configuration that cannot work."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     # torch's OpenMP threads must not spin while they wait: beside any other busy process a spinning pair is 15 times
@@ -44,7 +44,8 @@ def main() -> int:
     except Exception:
         log.exception("engine failed")
         os._exit(1)  # without waiting for threads that may be in the middle of a step
-    return 0
+    sys.stderr.flush()
+    os._exit(0)  # standard input cannot be closed: a thread reads it until the parent is gone
 
 
 def serve(config: EngineConfig) -> None:
@@ -82,4 +83,4 @@ def watch_parent(pipe: BinaryIO) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

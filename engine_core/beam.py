@@ -36,6 +36,11 @@ WIRE_ID_BITS = 64
 """A step's id has those of its search's as its lowest, and a number above them: gateways know no such id."""
 
 
+def wire_id(request_id: int) -> int:
+    """The id by which a gateway knows a request, or the search that a step is of."""
+    return request_id & ((1 << WIRE_ID_BITS) - 1)
+
+
 @dataclass(frozen=True, slots=True)
 class Beam:
     """A hypothesis: its output tokens, the sum of their log-probabilities, and what was found where each was chosen."""
@@ -81,6 +86,8 @@ class Search:
     def record(self, output: Output) -> None:
         """What happened to a step happened to the request: its first choice tells of it. It was queued once."""
         first = self.request.sequences[0]
+        first.device_ns += output.device_ns
+        first.kv_block_ns += output.kv_block_ns
         is_first_step = self.num_output_tokens == 0
         for kind, time_ns, value in output.events:
             if is_first_step or kind not in (EventKind.QUEUED, EventKind.ADMITTED):
@@ -157,12 +164,15 @@ class BeamSearches:
             if message.request_id >> WIRE_ID_BITS == 0:
                 kept.append(reply)
                 continue
-            search = self._searches.get(message.request_id & ((1 << WIRE_ID_BITS) - 1))
+            search = self._searches.get(wire_id(message.request_id))
             if search is None:
                 continue  # it has just failed by another of its steps
             if isinstance(message, Failed):
                 self._stop(search)
                 kept.append(make_failure(search.request, message.code, message.message))
+            elif message.finish == FinishReason.DEADLINE:
+                search.record(message)
+                kept += self._end(search, FinishReason.DEADLINE)
             else:
                 kept += self._take_output(search, message)
         return kept
@@ -172,9 +182,7 @@ class BeamSearches:
         search = self._searches.get(request_id)
         if search is None:
             return []
-        self._stop(search)
-        nothing = SequenceOutput()
-        return [make_output(seq, (), nothing, FinishReason.ABORT, None) for seq in search.request.sequences]
+        return self._end(search, FinishReason.ABORT)
 
     def forget(self, owner: bytes) -> None:
         """A gateway is gone."""
@@ -227,6 +235,12 @@ class BeamSearches:
             return []
         self._stop(search)
         return _last_replies(search)
+
+    def _end(self, search: Search, reason: FinishReason) -> list[Reply]:
+        """Without a result."""
+        self._stop(search)
+        nothing = SequenceOutput()
+        return [make_output(seq, (), nothing, reason, None) for seq in search.request.sequences]
 
     def _stop(self, search: Search) -> None:
         """Nothing of it goes on, and nothing is held."""

@@ -1,7 +1,7 @@
 """The only wiring of an engine: from its configuration to an ``EngineCore`` that is ready to run."""
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,25 +12,33 @@ from engine_core import registry
 from engine_core.beam import BeamSearches
 from engine_core.channel import Channel
 from engine_core.core import EngineCore
+from engine_core.device.cpu import free_memory_bytes
 from engine_core.device.queue import Device
 from engine_core.executor.uniproc import UniprocExecutor
+from engine_core.kv_cache.block_files import DEFAULT_MAX_BYTES, BlockFiles
+from engine_core.kv_cache.disk_thread import DiskThread
+from engine_core.kv_cache.host_tier import HostTier
 from engine_core.kv_cache.manager import KVCacheManager
+from engine_core.kv_cache.tier_costs import TierCosts
+from engine_core.kv_cache.tiers import KVTiers, NoTiers
 from engine_core.models.config import ArchitectureConfig, read_config
 from engine_core.models.decoder import DecoderModel
 from engine_core.models.identity import model_digest, num_token_ids
 from engine_core.models.loader import load_model
 from engine_core.numerics import numerics_id
 from engine_core.request_builder import AddReader
-from engine_core.runner.memory import num_kv_blocks
+from engine_core.runner.memory import num_host_blocks, num_kv_blocks
 from engine_core.runner.model_runner import ModelRunner, RunnerSizes
-from engine_core.runner.step_timing import measure_step_cost
+from engine_core.runner.step_timing import measure_copy_speed, measure_step_cost
 from engine_core.scheduler.budget import DEFAULT_MAX_TOKENS
 from engine_core.scheduler.policy import Policy
 from engine_core.scheduler.scheduler import Scheduler, SchedulerLimits
+from engine_core.step_cost import StepCost
 from engine_core.structured_output.backend import GrammarBackend
 from engine_core.structured_output.pool import GrammarPool
-from ipc.config import EngineConfig, ModelConfig, StructuredOutputConfig
+from ipc.config import CacheConfig, EngineConfig, ModelConfig, StructuredOutputConfig
 from ipc.errors import ConfigError
+from ipc.journal import StepJournal
 from ipc.messages import PROTOCOL, Ready
 from kernels.native import create as create_native
 from kernels.native.build import NativeUnavailable
@@ -80,11 +88,10 @@ def build_engine(config: EngineConfig, channel: Channel) -> Engine:
     layout = model.kv_layout(config.cache.block_size, kv_dtype)
     sizes = choose_sizes(config, model, layout, max_model_len, device)
     runner = ModelRunner(model, layout, sizes, device)
+    timed = StepCost(*config.step_seconds) if config.step_seconds else measure_step_cost(runner, sizes)
+    log.info("steps timed", **{f"{name}_us": round(value * 1e6, 3) for name, value in asdict(timed).items()})
     # Whoever says how many tokens a step may hold gets that many, however long they take.
-    step_cost = None
-    if config.scheduler.max_num_batched_tokens is None:
-        step_cost = measure_step_cost(runner, sizes)
-        log.info("steps timed", **{f"{name}_us": round(value * 1e6, 3) for name, value in asdict(step_cost).items()})
+    step_cost = timed if config.scheduler.max_num_batched_tokens is None else None
     numerics = numerics_id(
         ops_name=model.ops.name,
         isa=model.ops.isa,
@@ -98,6 +105,7 @@ def build_engine(config: EngineConfig, channel: Channel) -> Engine:
         sizes.block_size,
         enable_prefix_caching=config.cache.enable_prefix_caching,
         root=bytes.fromhex(numerics),
+        tiers=make_tiers(config.cache, runner, sizes, timed, numerics),
     )
     limits = SchedulerLimits(sizes.max_num_seqs, sizes.max_num_batched_tokens, max_model_len, step_cost)
     scheduler = Scheduler(policy, kv, limits, time.monotonic_ns)
@@ -110,6 +118,7 @@ def build_engine(config: EngineConfig, channel: Channel) -> Engine:
         clock=time.monotonic_ns,
         beams=BeamSearches(scheduler, sizes.num_token_ids),
         grammars=make_grammars(config.structured_output, folder, architecture.vocab_size),
+        journal=None if config.journal is None else StepJournal(Path(config.journal), limits.max_num_seqs),
     )
     ready = Ready(
         protocol=PROTOCOL,
@@ -125,9 +134,29 @@ def build_engine(config: EngineConfig, channel: Channel) -> Engine:
         wall_ns=time.time_ns(),
         max_num_seqs=limits.max_num_seqs,
         max_num_batched_tokens=limits.max_num_batched_tokens,
+        step_seconds=astuple(timed),
     )
     _log_sizes(ready)
     return Engine(core, runner, ready, AddReader(architecture.vocab_size, kv.extend_hashes))
+
+
+def make_tiers(
+    config: CacheConfig, runner: ModelRunner, sizes: RunnerSizes, step_cost: StepCost, numerics: str
+) -> KVTiers:
+    """Where KV goes that the device has no room for. A disk that does not work costs a warning, not the start."""
+    if not sizes.num_host_blocks:
+        return NoTiers()
+    speed = measure_copy_speed(runner, sizes)
+    log.info("KV tiers", host_blocks=sizes.num_host_blocks, copied_mb_a_second=round(speed / 1e6))
+    disk = None
+    if config.kv_disk_path is not None:
+        num_bytes = DEFAULT_MAX_BYTES if config.kv_disk_bytes is None else config.kv_disk_bytes
+        try:
+            disk = DiskThread(BlockFiles(Path(config.kv_disk_path), numerics, num_bytes), runner.host_block)
+        except OSError as error:
+            log.warning("no disk tier of the KV cache", reason=str(error))
+    costs = TierCosts(config.preemption_mode, len(runner.host_block(0)), speed, step_cost)
+    return HostTier(sizes.num_blocks, sizes.num_host_blocks, costs, disk)
 
 
 def make_grammars(config: StructuredOutputConfig, folder: Path, vocab_size: int) -> GrammarPool:
@@ -196,13 +225,17 @@ def choose_sizes(
 ) -> RunnerSizes:
     """Blocks and slots. Raises ConfigError when memory is too small."""
     most = config.scheduler.max_num_seqs * -(-max_model_len // layout.block_size)
+    bytes_per_block = layout.bytes_per_block * model.num_layers
     num_blocks = num_kv_blocks(
         config.cache,
-        bytes_per_block=layout.bytes_per_block * model.num_layers,
+        bytes_per_block=bytes_per_block,
         free_bytes=device.free_memory_bytes(),
         is_gpu=device.torch_device.type != "cpu",
         most=most,
     )
+    free_on_host = free_memory_bytes()
+    if device.torch_device.type == "cpu":
+        free_on_host -= num_blocks * bytes_per_block
     return RunnerSizes(
         max_num_seqs=config.scheduler.max_num_seqs,
         max_num_batched_tokens=config.scheduler.max_num_batched_tokens or DEFAULT_MAX_TOKENS,
@@ -210,6 +243,7 @@ def choose_sizes(
         block_size=layout.block_size,
         max_model_len=max_model_len,
         num_token_ids=num_token_ids(Path(config.model.model)),
+        num_host_blocks=num_host_blocks(config.cache, bytes_per_block=bytes_per_block, free_bytes=free_on_host),
     )
 
 

@@ -10,16 +10,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from engine_core.beam import BeamSearches
+from engine_core.beam import BeamSearches, wire_id
 from engine_core.channel import Channel, Compiled, GatewayGone, Inbound, UnfitRequest
 from engine_core.metrics import StepTimes
 from engine_core.scheduler.outputs import Reply
 from engine_core.scheduler.scheduler import NeedsCommit, Scheduler, StepPlan
 from engine_core.sequence import Grammar, GrammarError, Request
-from engine_core.step import Executor, StepHandle
+from engine_core.step import Executor, SchedulerOutput, StepHandle
+from engine_core.step_cost import StepCost, context_tokens
 from engine_core.structured_output.compiling import Compiling
+from ipc.journal import Journal, NoJournal
 from ipc.messages import Abort, Accepted, Drain, Failed, Finish, FinishReason, Output, Outputs, WaitReason
 from ipc.params import SamplingParams
+
+IDLE_SECONDS = 1.0
+"""How long the loop sleeps at a time when there is nothing to do: it still turns, which is how others know it lives."""
 
 
 class GrammarCompiler(Protocol):
@@ -40,7 +45,7 @@ class LaunchedStep:
 
 
 class EngineCore:
-    """One engine. ``clock``: monotonic nanoseconds."""
+    """One engine. ``clock``: monotonic nanoseconds. ``journal`` is told whose step begins and ends."""
 
     def __init__(
         self,
@@ -53,16 +58,19 @@ class EngineCore:
         clock: Callable[[], int],
         beams: BeamSearches,
         grammars: GrammarCompiler | None = None,
+        journal: Journal | None = None,
     ) -> None:
         self.scheduler, self.executor, self.channel = scheduler, executor, channel
         self.times = StepTimes(clock)
         self.num_loops = 0
+        self.last_plan: StepPlan | None = None
         self._incarnation, self._overlap, self._clock = incarnation, overlap, clock
         self._pending: LaunchedStep | None = None
         self._is_draining = False
         self._beams = beams
         self._grammars = grammars
         self._compiling = Compiling()
+        self._journal: Journal = NoJournal() if journal is None else journal
 
     @property
     def is_idle(self) -> bool:
@@ -80,6 +88,12 @@ class EngineCore:
         return reasons | {WaitReason.GRAMMAR: self._compiling.num_sequences} if len(self._compiling) else reasons
 
     @property
+    def expected_step_ns(self) -> int:
+        """What the last step launched was expected to take; 0 if that is not known. For any thread."""
+        plan, cost = self.last_plan, self.scheduler.limits.step_cost
+        return 0 if plan is None or cost is None else int(plan_seconds(plan.output, cost) * 1e9)
+
+    @property
     def _has_step_to_do(self) -> bool:
         return self._pending is not None or self.scheduler.has_work
 
@@ -88,13 +102,22 @@ class EngineCore:
         while not (self._is_draining and self.is_idle):
             self.step(block=True)
             on_step(self)
+        kv = self.scheduler.kv
+        if kv.spill():
+            self.executor.copy_blocks(kv.begin_step())
+            kv.end_step()
         self.executor.shutdown()
+        kv.tiers.close()
 
     def step(self, *, block: bool = False) -> None:
-        """One turn of the loop; with ``block`` it waits for a message when there is nothing to do."""
+        """One turn of the loop; with ``block`` it waits a while for a message when there is nothing to do."""
         self.num_loops += 1
-        for inbound in self.channel.receive(timeout=None if block and not self._has_step_to_do else 0):
+        for inbound in self.channel.receive(timeout=IDLE_SECONDS if block and not self._has_step_to_do else 0):
             self._handle(inbound)
+        with self.times.schedule:
+            late = self.scheduler.drop_late()
+        if late:
+            self._reply(late)
         launched = self._launch()
         if self._overlap:
             pending, self._pending = self._pending, launched
@@ -121,7 +144,11 @@ class EngineCore:
             with self.times.schedule:
                 plan = self.scheduler.schedule(is_step_pending=False)
         if plan is None:
+            if self._pending is None:
+                self.scheduler.wait_for_disk()
             return None
+        self.last_plan = plan
+        self._journal.begin(plan.output.step, (wire_id(seq.request.request_id) for seq in plan.sequences))
         with self.times.launch:
             handle = self.executor.launch(plan.output)
         self.times.count_step(plan.output.num_tokens)
@@ -141,6 +168,7 @@ class EngineCore:
             result = launched.handle.result()
         with self.times.commit:
             self._reply(self.scheduler.commit(launched.plan, result))
+        self._journal.end(launched.plan.output.step)
 
     def _reply(self, replies: list[Reply]) -> None:
         """One message a gateway for all outputs; failures are messages of their own, and the last word."""
@@ -235,3 +263,9 @@ class EngineCore:
             self.scheduler.add(request)
         else:
             self._beams.begin(request)
+
+
+def plan_seconds(plan: SchedulerOutput, cost: StepCost) -> float:
+    """What a step takes, as far as it was timed."""
+    num_context_tokens = sum(context_tokens(entry.start, entry.num_tokens) for entry in plan.scheduled)
+    return cost.seconds(plan.num_tokens, len(plan.scheduled), num_context_tokens)

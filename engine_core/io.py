@@ -16,6 +16,7 @@ import structlog
 import zmq
 
 from engine_core.channel import Compiled, GatewayGone, Inbound
+from engine_core.progress import HowFar
 from engine_core.request_builder import RequestBuilder
 from ipc.codec import decode_for_engine, encode
 from ipc.config import TransportConfig
@@ -30,9 +31,9 @@ log = structlog.get_logger("octavo.engine.io")
 
 
 class SocketThread:
-    """Implements ``core.Channel``. ``progress`` returns (loops, layers) done so far."""
+    """Implements ``core.Channel``. ``progress`` says how far the engine has come."""
 
-    def __init__(self, config: TransportConfig, progress: Callable[[], tuple[int, int]]) -> None:
+    def __init__(self, config: TransportConfig, progress: Callable[[], HowFar]) -> None:
         self._config, self._progress = config, progress
         self._inbox: queue.SimpleQueue[Inbound] = queue.SimpleQueue()
         self._outbox: deque[tuple[bytes | None, ToGateway]] = deque()  # None: to every gateway
@@ -113,8 +114,9 @@ class SocketThread:
             self._receive_some()
             if time.monotonic() >= next_beat:
                 next_beat = time.monotonic() + BEAT_SECONDS
-                num_loops, num_layers = self._progress()
-                self._outbox.append((None, Beat(self._config.incarnation, num_loops, num_layers, time.monotonic_ns())))
+                num_loops, num_layers, step_ns = self._progress()
+                beat = Beat(self._config.incarnation, num_loops, num_layers, time.monotonic_ns(), step_ns)
+                self._outbox.append((None, beat))
             while self._outbox:
                 self._send_one(*self._outbox.popleft())
 

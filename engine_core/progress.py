@@ -1,12 +1,24 @@
 """How far an engine has come: two counters that move while there is progress (design 8)."""
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+
+class HowFar(NamedTuple):
+    """Turns of the loop and layers of the model done so far; ``step_ns``: what the last step launched was expected to
+    take, 0 if that is not known."""
+
+    num_loops: int = 0
+    num_layers: int = 0
+    step_ns: int = 0
 
 
 class CountsLoops(Protocol):
     """The busy loop."""
 
     num_loops: int
+
+    @property
+    def expected_step_ns(self) -> int: ...
 
 
 class CountsLayers(Protocol):
@@ -27,7 +39,7 @@ class Progress:
         """The engine is built."""
         self._loops, self._layers = loops, layers
 
-    def __call__(self) -> tuple[int, int]:
+    def __call__(self) -> HowFar:
         if self._loops is None or self._layers is None:
-            return (0, 0)
-        return (self._loops.num_loops, self._layers.num_layers_done)
+            return HowFar()
+        return HowFar(self._loops.num_loops, self._layers.num_layers_done, self._loops.expected_step_ns)

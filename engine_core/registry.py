@@ -24,14 +24,16 @@ PACKAGES = {
 
 
 def load(kind: str, name: str) -> Any:
-    """The object that the entry ``name`` of ``kind`` exports; our own entries come before other packages'.
+    """The object that the entry ``name`` of ``kind`` exports; our own entries come before other packages'. A hyphen is
+    as good as an underscore, as in flags.
 
     Raises ConfigError, listing the known names, if there is none.
     """
-    exported = _exported_name(PACKAGES[kind], name)
+    module = name.replace("-", "_")
+    exported = _exported_name(PACKAGES[kind], module)
     if exported is not None:
-        return getattr(import_module(f"{PACKAGES[kind]}.{name}"), exported)
-    external = _external(kind).get(name)
+        return getattr(import_module(f"{PACKAGES[kind]}.{module}"), exported)
+    external = _external(kind).get(module)
     if external is not None:
         return external.load()
     raise ConfigError(f"unknown {kind} {name!r}; known: {', '.join(names(kind)) or 'none'}")
@@ -46,7 +48,7 @@ def names(kind: str) -> list[str]:
 
 
 def _external(kind: str) -> dict[str, EntryPoint]:
-    return {entry.name: entry for entry in entry_points(group=f"octavo.{kind}")}
+    return {entry.name.replace("-", "_"): entry for entry in entry_points(group=f"octavo.{kind}")}
 
 
 def _exported_name(package: str, name: str) -> str | None:

@@ -4,6 +4,7 @@ Checks what would hurt the engine; what a client may ask for was checked by the 
 """
 
 from collections.abc import Callable
+from math import inf
 
 from engine_core.channel import UnfitRequest
 from engine_core.kv_cache.prefix_cache import extra_keys
@@ -73,6 +74,8 @@ class AddReader:
             return f"a token id lies outside the vocabulary of {self._vocab_size}"
         if not message.choices or len({choice for choice, _ in message.choices}) != len(message.choices):
             return "choices are missing or repeated"
+        if not 0 < message.weight < inf:
+            return f"a weight of {message.weight} is no share"
         if message.adapter:
             return "this engine serves no adapters"
         return None if message.beam is None else _beam_problem(message, message.beam)

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from engine_core.kv_cache.block import BlockTable
 from engine_core.kv_cache.manager import Fork
+from engine_core.kv_cache.tiers import Swapped
 from ipc.messages import Event, EventKind, FinishReason, TokenLogprobs, WaitReason
 from ipc.params import BeamParams, SamplingParams
 
@@ -99,10 +100,15 @@ class Sequence:
     num_sent_blocks: int = 0  # of the table, known to the device
     num_cached_tokens: int = 0  # at the first admission
     was_admitted: bool = False
+    swapped: Swapped | None = None  # its KV while it is preempted, unless that is computed again
+    was_sought_on_disk: bool = False  # since it began to wait
     waits_for_fork: bool = False  # not in the policy's set yet: the prompt is not computed
     grammar: Grammar | None = None
     wait_reason: WaitReason | None = None
     events: list[Event] = field(default_factory=list)  # not sent yet
+    device_ns: float = 0.0  # its share of the steps' time
+    kv_block_ns: int = 0  # blocks held × time, until ``charged_ns``
+    charged_ns: int = 0
 
     @property
     def is_finished(self) -> bool:

@@ -13,7 +13,7 @@ CHECK_SECONDS = 10.0  # the integrity check walks all blocks: some milliseconds
 def snapshot(core: EngineCore, incarnation: int) -> Stats:
     """Gauges as they are now, counters since the incarnation began."""
     scheduler, times = core.scheduler, core.times
-    pool, counters = scheduler.kv.pool, scheduler.counters
+    pool, counters, tiers = scheduler.kv.pool, scheduler.counters, scheduler.kv.tiers.use()
     return Stats(
         incarnation=incarnation,
         time_ns=time.monotonic_ns(),
@@ -34,6 +34,17 @@ def snapshot(core: EngineCore, incarnation: int) -> Stats:
         commit_ns=times.commit.total_ns,
         step_tokens=tuple(times.steps_by_tokens),
         step_tokens_sum=times.num_tokens,
+        preemptions_swap=counters.preemptions_by_swap,
+        preemptions_recompute=counters.preemptions - counters.preemptions_by_swap,
+        kv_blocks_out=tiers.blocks_out,
+        kv_blocks_in=tiers.blocks_in,
+        kv_hits_host=tiers.host_hit_tokens,
+        kv_hits_disk=tiers.disk_hit_tokens,
+        num_host_blocks=tiers.num_host_blocks,
+        num_used_host_blocks=tiers.num_used_host_blocks,
+        kv_disk_bytes=tiers.disk_bytes,
+        kv_disk_corrupt_files=tiers.corrupt_files,
+        kv_disk_errors=tiers.disk_errors,
         waiting_by_reason=tuple((int(reason), count) for reason, count in core.waiting_by_reason().items()),
     )
 

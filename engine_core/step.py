@@ -63,7 +63,8 @@ class SchedulerOutput:
     step: int
     bindings: tuple[SlotBinding, ...]
     block_table_updates: tuple[BlockTableUpdate, ...]
-    block_copies: tuple[tuple[int, int], ...]  # (source, destination): before the forward pass
+    # (source, destination), one after the other, before the forward pass; ids behind the pool's are host blocks.
+    block_copies: tuple[tuple[int, int], ...]
     scheduled: tuple[ScheduledSequence, ...]
 
     @property
@@ -103,6 +104,9 @@ class Executor(Protocol):
 
     def launch_sample(self, handle: StepHandle, masks: dict[int, bytes]) -> None:
         """Sample the rows that needed a commit; ``masks``: slot to allowed ids, one bit an id."""
+
+    def copy_blocks(self, copies: tuple[tuple[int, int], ...]) -> None:
+        """Make copies as those of a plan, behind all steps, and wait for them."""
 
     def shutdown(self) -> None:
         """Wait for what runs and let go of the device."""

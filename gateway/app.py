@@ -7,6 +7,7 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
@@ -14,10 +15,13 @@ from starlette.types import ASGIApp
 from gateway.auth import ApiKeyMiddleware
 from gateway.middleware import BodyLimitMiddleware, ExchangeMiddleware
 from gateway.responses import JSON
-from gateway.routes import chat_completions, completions, health, models, tokenize
+from gateway.routes import admin, chat_completions, completions, drain, health, models, tokenize
+from gateway.routes.admitted import admitted
 from gateway.routes.endpoint import Endpoint
 from gateway.schema.errors import from_exception, http_error
+from gateway.schema.resolve import COMPLETION_MAX_TOKENS
 from gateway.state import GatewayState
+from ipc.config import GatewayConfig
 from ipc.errors import OctavoError
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
@@ -27,8 +31,8 @@ def create_app(state: GatewayState, lifespan: Lifespan | None = None) -> ASGIApp
     """The gateway over ``state``. ``lifespan`` is the starter's own start-up and shutdown."""
     app = Starlette(
         routes=[
-            Endpoint(state, "/v1/chat/completions", chat_completions.create, "POST").route(),
-            Endpoint(state, "/v1/completions", completions.create, "POST").route(),
+            Endpoint(state, "/v1/chat/completions", admitted(chat_completions.create), "POST").route(),
+            Endpoint(state, "/v1/completions", admitted(completions.create, COMPLETION_MAX_TOKENS), "POST").route(),
             Endpoint(state, "/v1/models", models.list_models, "GET").route(),
             Endpoint(state, "/v1/models/{model:path}", models.get_model, "GET").route(),
             Endpoint(state, "/tokenize", tokenize.tokenize, "POST").route(),
@@ -37,11 +41,14 @@ def create_app(state: GatewayState, lifespan: Lifespan | None = None) -> ASGIApp
             Endpoint(state, "/health/live", health.live, "GET").route(),
             Endpoint(state, "/health/ready", health.ready, "GET").route(),
             Endpoint(state, "/metrics", health.metrics, "GET").route(),
+            Endpoint(state, "/admin/usage", admin.usage, "GET").route(),
+            Endpoint(state, "/admin/drain", drain.drain, "POST").route(),
             Endpoint(state, "/version", health.version, "GET").route(),
         ],
         middleware=[
+            *cors(state.config),
             Middleware(ExchangeMiddleware, metrics=state.metrics),
-            Middleware(ApiKeyMiddleware, keys=state.config.api_key),
+            Middleware(ApiKeyMiddleware, tenants=state.tenants),
             Middleware(BodyLimitMiddleware, limit=state.config.max_request_bytes),
         ],
         exception_handlers={HTTPException: _http_exception, OctavoError: _octavo_error},
@@ -49,6 +56,22 @@ def create_app(state: GatewayState, lifespan: Lifespan | None = None) -> ASGIApp
     )
     app.router.redirect_slashes = False
     return app
+
+
+def cors(config: GatewayConfig) -> list[Middleware]:
+    """Nothing unless pages of other origins may call."""
+    if not config.allowed_origins:
+        return []
+    return [
+        Middleware(
+            CORSMiddleware,
+            allow_origins=config.allowed_origins,
+            allow_methods=config.allowed_methods,
+            allow_headers=config.allowed_headers,
+            allow_credentials=config.allow_credentials,
+            expose_headers=("retry-after", "x-request-id"),
+        )
+    ]
 
 
 async def _http_exception(request: Request, error: Exception) -> Response:

@@ -7,14 +7,17 @@ Knows no HTTP and no text. One thread only, the event loop's.
 import asyncio
 import itertools
 import secrets
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
+from typing import Protocol
 
 import msgspec
 
 from gateway.engine_connection import EngineConnection
 from gateway.notifier import Notifier
+from gateway.quarantine import Quarantine, Verdict
 from ipc.codec import pack_ids, unpack_ids
 from ipc.errors import CapacityError, EngineError, RequestError
 from ipc.messages import (
@@ -24,6 +27,7 @@ from ipc.messages import (
     Beat,
     Drain,
     Event,
+    EventKind,
     Failed,
     Finish,
     FinishReason,
@@ -41,6 +45,12 @@ NOT_READY = "the engine is not ready"
 INVALID_GRAMMAR = "invalid_grammar"
 CLIENT_FAULTS = frozenset({"invalid", "impossible", "no_token_left", INVALID_GRAMMAR})
 UNAVAILABLE = frozenset({"draining", "not_ready"})
+
+
+class Bill(Protocol):
+    """Who is told what a request has cost."""
+
+    def charge(self, device_ns: int, kv_block_ns: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +71,9 @@ class GenerationRequest:
     priority: int = 0
     tenant: str = ""
     traceparent: str = ""
+    weight: float = 1.0
+    bill: Bill | None = None
+    deadline_ns: int = 0  # on the clock of ``arrival_ns``; 0: none
 
 
 class ChoiceOutput(msgspec.Struct, gc=False):
@@ -79,10 +92,13 @@ class ChoiceOutput(msgspec.Struct, gc=False):
 
 @dataclass(slots=True)
 class ChoiceProgress:
-    """What is known of a choice: enough to continue it elsewhere."""
+    """What is known of a choice: enough to continue it elsewhere. ``end``: after so many tokens a stop string ended it,
+    and the engine was told."""
 
     token_ids: list[int] = field(default_factory=list)
     is_finished: bool = False
+    num_cached_tokens: int = 0
+    end: int | None = None
 
 
 class EngineStream:
@@ -94,7 +110,9 @@ class EngineStream:
     def __init__(self, client: "EngineClient", request_id: int, request: GenerationRequest, notifier: Notifier) -> None:
         self.request_id, self.request, self.notifier = request_id, request, notifier
         self.choices = [ChoiceProgress() for _ in range(request.n)]
-        self.was_resumed = False
+        self.was_sent = self.was_resumed = False
+        self.has_output = False  # of the present engine
+        self.has_prompt_logprobs = False
         self._client = client
         self._accepted: asyncio.Future[None] = client.loop.create_future()
         self._queued: list[ChoiceOutput] = []
@@ -112,6 +130,11 @@ class EngineStream:
     def is_finished(self) -> bool:
         """All choices have ended, or the request failed."""
         return self._failure is not None or all(choice.is_finished for choice in self.choices)
+
+    @property
+    def has_begun(self) -> bool:
+        """Some engine has computed tokens of it."""
+        return any(choice.token_ids for choice in self.choices)
 
     async def accepted(self) -> None:
         """Wait until the engine has queued the request. Raises RequestError, CapacityError or EngineError."""
@@ -136,7 +159,10 @@ class EngineStream:
     def finish_choice(self, choice: int, num_tokens: int) -> None:
         """A stop string ended the choice after ``num_tokens`` output tokens; its last output still comes."""
         if not self.choices[choice].is_finished:
+            self.choices[choice].end = num_tokens
             self._client.send(Finish(self.request_id, choice, FinishReason.STOP, num_tokens))
+            if not self._client.is_connected:
+                self.end_what_was_over()
 
     def abort(self) -> None:
         """Nobody wants the rest. Nothing after the end."""
@@ -154,9 +180,16 @@ class EngineStream:
         token_ids = unpack_ids(output.token_ids)
         choice = self.choices[output.choice]
         choice.token_ids += token_ids
-        finish = None
+        finish, events = None, output.events
+        if self.was_resumed:
+            events = tuple(map(_as_resumed, events))
+        else:
+            choice.num_cached_tokens = output.num_cached_tokens
+        if output.prompt_logprobs is not None:
+            self.has_prompt_logprobs = True
         if output.finish is not None:
             finish, choice.is_finished = FinishReason(output.finish), True
+            self.charge(output)
         self._queued.append(
             ChoiceOutput(
                 output.choice,
@@ -164,12 +197,27 @@ class EngineStream:
                 output.logprobs,
                 finish,
                 output.stop_token_id,
-                output.num_cached_tokens,
+                choice.num_cached_tokens,
                 output.prompt_logprobs,
-                output.events,
+                events,
                 time_ns,
             )
         )
+
+    def charge(self, output: Output) -> None:
+        """The engine has said what a choice has cost."""
+        if self.request.bill is not None:
+            self.request.bill.charge(output.device_ns, output.kv_block_ns)
+
+    def end_what_was_over(self) -> None:
+        """The engine died before it had answered: choices that a stop string ended are not continued."""
+        for index, choice in enumerate(self.choices):
+            if choice.end is None or choice.is_finished:
+                continue
+            choice.is_finished = True
+            num_cached, now = choice.num_cached_tokens, time.monotonic_ns()
+            self._queued.append(ChoiceOutput(index, [], None, FinishReason.STOP, None, num_cached, None, (), now))
+        self.notifier.notify()
 
     def fail(self, error: Exception) -> None:
         """The request ends with an error, after what is queued."""
@@ -192,30 +240,40 @@ class EngineStream:
             prompt_ids=pack_ids(request.prompt_ids),
             params=request.params,
             choices=choices,
-            num_prompt_logprobs=request.num_prompt_logprobs,
+            num_prompt_logprobs=-1 if self.has_prompt_logprobs else request.num_prompt_logprobs,
             grammar=request.grammar,
             cache_salt=request.cache_salt,
             priority=request.priority,
             tenant=request.tenant,
-            is_resumed=self.was_resumed,
+            weight=request.weight,
+            deadline_ns=request.deadline_ns,
+            is_resumed=self.was_sent,
             traceparent=request.traceparent,
             beam=request.beam,
         )
 
 
 class EngineClient:
-    """One engine at a time. ``on_stats`` is told every ``Stats`` of it, ``on_ready`` its ``Ready``."""
+    """One engine at a time, and its successors. ``on_stats`` is told every ``Stats``, ``on_ready`` every ``Ready``.
+
+    While an engine is replaced, requests wait: those that ran go on from the tokens they have, new ones begin.
+    """
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, on_stats: Callable[[Stats], None], on_ready: Callable[[Ready], None]
     ) -> None:
         self.loop = loop
+        self.num_resumed = 0  # requests that another engine had begun
         self.last_beat: Beat | None = None
         self._on_stats, self._on_ready = on_stats, on_ready
         self._connection: EngineConnection | None = None
         self._ready: Ready | None = None
+        self._is_connected = False
+        self._quarantine = Quarantine()
+        self._resuming: set[int] = set()  # given to the present engine as it came, no output yet
         self._why_not_ready = (NOT_READY, "not_ready")  # message and code
         self._streams: dict[int, EngineStream] = {}
+        self._left: dict[int, EngineStream] = {}  # aborted; the engine has not said yet what they have cost
         # Ids are unique among gateways: a random beginning, then a counter.
         self._ids = itertools.count(secrets.randbits(32) << 32)
 
@@ -229,8 +287,13 @@ class EngineClient:
 
     @property
     def is_ready(self) -> bool:
-        """Requests are taken."""
+        """Requests are taken, though they may have to wait for an engine that comes in another's place."""
         return self._ready is not None
+
+    @property
+    def is_connected(self) -> bool:
+        """The present engine has said that it serves."""
+        return self._is_connected
 
     @property
     def num_in_flight(self) -> int:
@@ -238,22 +301,50 @@ class EngineClient:
         return len(self._streams)
 
     def connect(self, connection: EngineConnection) -> None:
-        """An engine was started: what it sends comes here."""
+        """An engine was started, perhaps in another's place: what it sends comes here."""
         self._connection = connection
+        self.last_beat = None
         self._why_not_ready = (NOT_READY, "not_ready")
         connection.start(self._receive)
+
+    def lose(self, in_step: frozenset[int], *, was_killed: bool) -> Verdict:
+        """The engine has died with these requests in its step, and another one may come: requests wait for it.
+
+        ``was_killed``: by a signal that anybody may send. A request that must have been the reason fails.
+        """
+        if self._connection is not None:
+            self._connection.close()
+        self._connection, self._is_connected = None, False
+        self._left.clear()
+        for stream in list(self._streams.values()):
+            stream.end_what_was_over()
+            if stream.is_finished:
+                del self._streams[stream.request_id]
+        streams = self._streams
+        suspects = [request_id for request_id in in_step if request_id in streams]
+        verdict = self._quarantine.crash(
+            suspects, lambda request_id: streams[request_id].has_output, was_killed=was_killed
+        )
+        self._resuming = set()
+        if verdict.condemned is not None:
+            text = "the engine died each time that this request ran"
+            self._fail(verdict.condemned, EngineError(text, code="engine_killed"))
+        return verdict
 
     def disconnect(self, error: EngineError) -> None:
         """The engine is gone for good: every request ends with ``error``, new ones are refused for the same reason.
 
         Told again, it does nothing.
         """
-        if self._connection is None:
+        if self._connection is None and self._ready is None:
             return
-        self._connection.close()
+        if self._connection is not None:
+            self._connection.close()
         self._connection = self._ready = None
+        self._is_connected = False
         self._why_not_ready = (error.message, error.code)
         streams, self._streams = self._streams, {}
+        self._left.clear()
         for stream in streams.values():
             stream.fail(error)
 
@@ -263,13 +354,17 @@ class EngineClient:
         _ = self.ready
         stream = EngineStream(self, next(self._ids), request, notifier or Notifier())
         self._streams[stream.request_id] = stream
-        self.send(stream.as_add())
+        if self._is_connected:
+            self._begin(stream)
         return stream
 
     def forget(self, stream: EngineStream) -> None:
         """The stream's owner has left it: abort in the engine what has not ended."""
         if self._streams.pop(stream.request_id, None) is not None:
+            if stream.request.bill is not None and self._is_connected and stream.was_sent:
+                self._left[stream.request_id] = stream
             self.send(Abort(stream.request_id))
+            self._clear(stream.request_id)
 
     def drain(self) -> None:
         """Tell the engine to end when its last request is done."""
@@ -302,8 +397,7 @@ class EngineClient:
             case Stats():
                 self._on_stats(message)
             case Ready():
-                self._ready = message
-                self._on_ready(message)
+                self._take_over(message)
 
     def _push(self, message: Outputs) -> None:
         streams, time_ns = self._streams, message.time_ns
@@ -311,9 +405,14 @@ class EngineClient:
         try:
             for output in message.outputs:
                 stream = streams.get(output.request_id)
-                if stream is None:
-                    continue  # aborted here; the engine's answer to that
+                if stream is None:  # aborted here; the engine's answer to that
+                    if output.finish is not None:
+                        self._charge_left(output)
+                    continue
                 stream.push(output, time_ns)
+                if not stream.has_output:
+                    stream.has_output = True
+                    self._clear(output.request_id)
                 if output.finish is not None and stream.is_finished:
                     del streams[output.request_id]
                 notifiers[stream.notifier] = None
@@ -322,10 +421,64 @@ class EngineClient:
             for notifier in notifiers:
                 notifier.notify()
 
+    def _charge_left(self, output: Output) -> None:
+        stream = self._left.get(output.request_id)
+        if stream is not None:
+            stream.charge(output)
+            stream.choices[output.choice].is_finished = True
+            if stream.is_finished:
+                del self._left[output.request_id]
+
     def _fail(self, request_id: int, error: Exception) -> None:
+        self._left.pop(request_id, None)
         stream = self._streams.pop(request_id, None)
         if stream is not None:
             stream.fail(error)
+            self._clear(request_id)
+
+    # ---- from one engine to the next
+
+    def _take_over(self, ready: Ready) -> None:
+        """An engine serves: it gets whatever has come while there was none, and what others before it have begun."""
+        before, self._ready = self._ready, ready
+        if before is not None and before.numerics_id != ready.numerics_id:
+            text = "the engine that came in the place of one that died computes differently"
+            for stream in [stream for stream in self._streams.values() if stream.has_begun]:
+                self._fail(stream.request_id, EngineError(text, code="engine_changed"))
+        self._is_connected = True
+        held = self._quarantine.held
+        waiting = [stream for request_id, stream in self._streams.items() if request_id not in held]
+        self._resuming = {stream.request_id for stream in waiting if stream.has_begun}
+        for stream in sorted(waiting, key=lambda stream: stream.request.arrival_ns):
+            self._begin(stream)
+        self._release()
+        self._on_ready(ready)
+
+    def _begin(self, stream: EngineStream) -> None:
+        self.send(stream.as_add())
+        self.num_resumed += stream.was_sent
+        stream.has_output, stream.was_resumed, stream.was_sent = False, stream.was_sent, True
+
+    def _clear(self, request_id: int) -> None:
+        """It has had an output of the present engine, or needs none any more."""
+        self._resuming.discard(request_id)
+        if not self._quarantine.is_empty:
+            self._quarantine.clear(request_id)
+            self._release()
+
+    def _release(self) -> None:
+        """Suspects come back when all others are back: whoever is alone with them is known to be harmless."""
+        if self._is_connected and not self._resuming:
+            for request_id in self._quarantine.release():
+                self._begin(self._streams[request_id])
+
+
+_AS_RESUMED = {int(EventKind.ADMITTED): int(EventKind.RESUMED)}
+
+
+def _as_resumed(event: Event) -> Event:
+    kind, time_ns, value = event
+    return (_AS_RESUMED.get(kind, kind), time_ns, value)
 
 
 def _as_error(message: Failed, request: GenerationRequest | None) -> Exception:

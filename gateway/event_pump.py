@@ -14,6 +14,9 @@ from gateway.eager import start_eagerly
 from gateway.generation import ChoiceDelta
 from gateway.generation_group import GenerationGroup
 
+KEEP_ALIVE = b": keep-alive\n\n"
+"""A comment: clients of server-sent events pass over it, and whatever lies between sees that the stream lives."""
+
 
 class EventEncoder(Protocol):
     """Writes the events of one response."""
@@ -21,7 +24,7 @@ class EventEncoder(Protocol):
     def encode(self, deltas: Sequence[tuple[int, ChoiceDelta]]) -> bytes:
         """The events for these (prompt index, delta); empty if they have nothing to show yet."""
 
-    def ending(self) -> bytes:
+    async def ending(self) -> bytes:
         """What follows the last delta and precedes ``[DONE]``; empty if nothing does."""
 
 
@@ -29,14 +32,29 @@ class EventPump:
     """Sends a group's events as they come, all that is new in one ``send``.
 
     While a slow client keeps ``send`` waiting, nothing is taken from the engine's stream, which merges what arrives:
-    memory stays bounded by the request's own output.
+    memory stays bounded by the request's own output. ``keep_alive``: seconds of silence after which a comment is sent;
+    0: none is.
     """
 
-    __slots__ = ("_events", "_group", "_is_over", "_is_pumping", "_send", "_sending")
+    __slots__ = (
+        "_events",
+        "_group",
+        "_is_over",
+        "_is_pumping",
+        "_keep_alive",
+        "_loop",
+        "_send",
+        "_sending",
+        "_spoke",
+        "_timer",
+    )
 
-    def __init__(self, send: Send, group: GenerationGroup, events: EventEncoder) -> None:
+    def __init__(self, send: Send, group: GenerationGroup, events: EventEncoder, keep_alive: float = 0.0) -> None:
         self._send, self._group, self._events = send, group, events
-        self._is_over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self._is_over: asyncio.Future[None] = self._loop.create_future()
+        self._keep_alive, self._spoke = keep_alive, self._loop.time()
+        self._timer: asyncio.TimerHandle | None = None
         self._is_pumping = False
         self._sending: asyncio.Task[None] | None = None  # a ``send`` that waits for the client
 
@@ -45,13 +63,16 @@ class EventPump:
         self._group.notifier.listener = self._pump
         try:
             self._pump()
+            self._break_silence()
             await self._is_over
         finally:
             self._group.notifier.listener = None
+            if self._timer is not None:
+                self._timer.cancel()
             if self._sending is not None:
                 self._sending.cancel()
                 await asyncio.wait({self._sending})
-        if body := self._events.ending():
+        if body := await self._events.ending():
             await self._send_body(body)
 
     def _pump(self) -> None:
@@ -63,11 +84,7 @@ class EventPump:
         try:
             while deltas := self._group.take():
                 body = self._events.encode(deltas)
-                if not body:
-                    continue
-                self._sending = start_eagerly(self._send_body(body))
-                if self._sending is not None:
-                    self._sending.add_done_callback(self._sent)
+                if body and not self._start_sending(body):
                     return
             if self._group.is_finished:
                 self._is_over.set_result(None)
@@ -75,6 +92,30 @@ class EventPump:
             self._is_over.set_exception(error)
         finally:
             self._is_pumping = False
+
+    def _start_sending(self, body: bytes) -> bool:
+        """Whether it is done; else the client is slow to read."""
+        self._spoke = self._loop.time()
+        self._sending = start_eagerly(self._send_body(body))
+        if self._sending is None:
+            return True
+        self._sending.add_done_callback(self._sent)
+        return False
+
+    def _break_silence(self) -> None:
+        """Sees to it that the client hears something every so often, until the end."""
+        if not self._keep_alive or self._is_over.done():
+            return
+        now = self._loop.time()
+        is_due = now >= self._spoke + self._keep_alive
+        if is_due and self._sending is None:
+            try:
+                self._start_sending(KEEP_ALIVE)
+            except Exception as error:  # noqa: BLE001 - it is raised where the end is awaited
+                self._is_over.set_exception(error)
+                return
+        since = now if is_due else self._spoke
+        self._timer = self._loop.call_at(since + self._keep_alive, self._break_silence)
 
     async def _send_body(self, body: bytes) -> None:
         await self._send({"type": "http.response.body", "body": body, "more_body": True})

@@ -34,7 +34,7 @@ class ChoiceDelta(msgspec.Struct, gc=False):
 
     ``text`` may lag behind ``token_ids``: half a character and what may be the beginning of a stop string are
     held back. ``offsets``: where each token begins, in characters of the choice's generated text before a stop
-    string is cut off. ``finish_reason`` (stop, length, abort) is set in the last one, with the stop text or
+    string is cut off. ``finish_reason`` (stop, length, deadline, abort) is set in the last one, with the stop text or
     the request's own stop token id as ``stop_reason``.
     """
 

@@ -1,24 +1,27 @@
 """The generations of one HTTP request with several prompts: begun, read and aborted together."""
 
+import asyncio
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from types import TracebackType
 
 from gateway.generation import ChoiceDelta, Generation
 from gateway.notifier import Notifier
+from gateway.schema.deadline import deadline_missed
 
 
 class GenerationGroup:
     """An async context manager. Choice c of prompt p has the index p · n + c.
 
-    ``notifier`` is told when ``take`` has news. Nothing of a generation is held here unread: a slow reader finds it
-    merged in the engine's stream.
+    ``notifier`` is told when ``take`` has news. Nothing of a generation is held here unread but what ``begun`` waited
+    for: a slow reader finds it merged in the engine's stream.
     """
 
     def __init__(self, generations: Sequence[Generation]) -> None:
         self.generations = generations
         self._stack = AsyncExitStack()
         self.notifier = Notifier()
+        self._first: list[tuple[int, ChoiceDelta]] = []
         for generation in generations:
             generation.notifier = self.notifier
 
@@ -34,6 +37,23 @@ class GenerationGroup:
         for generation in self.generations:
             await generation.accepted()
 
+    async def begun(self, timeout: float | None) -> None:
+        """Waits for the first news, at most ``timeout`` seconds; ``take`` returns them.
+
+        Raises RequestError (408) if they are that the deadline ended everything before there was anything to show.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                self._first = await self.deltas()
+        is_late = all(delta.finish_reason == "deadline" and not delta.token_ids for _, delta in self._first)
+        if self._first and is_late and self.is_finished:
+            raise deadline_missed()
+
+    @property
+    def has_deadline(self) -> bool:
+        """Some of it may end by a deadline."""
+        return any(generation.request.deadline_ns for generation in self.generations)
+
     @property
     def is_finished(self) -> bool:
         """All generations have ended."""
@@ -44,6 +64,9 @@ class GenerationGroup:
 
     def take(self) -> list[tuple[int, ChoiceDelta]]:
         """(prompt index, delta) of all that is new, perhaps nothing. Raises EngineError when a request failed."""
+        if self._first:
+            first, self._first = self._first, []
+            return first
         return [(index, delta) for index, generation in enumerate(self.generations) for delta in generation.take()]
 
     async def deltas(self) -> list[tuple[int, ChoiceDelta]]:

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Iterable
 from typing import Protocol
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -15,6 +16,14 @@ logger = logging.getLogger("octavo.gateway")
 
 CLIENT_CLOSED_REQUEST = 499
 """The status under which a request is counted whose client left before the answer."""
+
+
+_RESPONSE_HEADERS = "response_headers"
+
+
+def add_response_headers(scope: Scope, headers: Iterable[tuple[bytes, bytes]]) -> None:
+    """Whatever answers the request will have them, too."""
+    scope.setdefault("state", {}).setdefault(_RESPONSE_HEADERS, []).extend(headers)
 
 
 class HttpMetrics(Protocol):
@@ -45,7 +54,8 @@ class ExchangeMiddleware:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id)]
+                added = scope["state"].get(_RESPONSE_HEADERS, ())
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id), *added]
             await send(message)
 
         try:

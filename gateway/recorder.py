@@ -56,7 +56,7 @@ class RequestRecorder:
         self.num_tokens = 0
 
     def observe(self, outputs: Sequence[ChoiceOutput]) -> None:
-        """What one wake-up brought. Called for every token: keep it short."""
+        """What was taken at once. Called for every token: keep it short."""
         times, last_ns = self._times, self._last_ns
         for output in outputs:
             if output.events:

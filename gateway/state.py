@@ -9,23 +9,29 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from gateway.admission import Admission, AdmissionMetrics
+from gateway.admission_forecast import QueueLimits
 from gateway.chat_parsers import ChatParsers
 from gateway.engine_client import EngineClient
 from gateway.recorder import RequestMetrics
 from gateway.schema.resolve import ModelLimits, SamplingDefaults
 from gateway.template_workers import TemplateWorkers
+from gateway.tenant_usage import Usage
+from gateway.tenants import Tenants
 from gateway.text.chat_template import ChatTemplate
 from gateway.text.tokenizer import Tokenizer
-from ipc.config import GatewayConfig
+from ipc.config import GatewayConfig, TenantConfig
 from ipc.errors import EngineError, RequestError
 from ipc.messages import Ready
 from observability.tracing import Tracing
 
 
-class ServerMetrics(RequestMetrics, Protocol):
+class ServerMetrics(RequestMetrics, AdmissionMetrics, Protocol):
     """What the HTTP side needs of ``observability.metrics.Metrics``."""
 
     def observe_http(self, handler: str, method: str, status: int, seconds: float) -> None: ...
+
+    def set_tenant_usage(self, label: str, usage: Usage) -> None: ...
 
     def render(self) -> bytes: ...
 
@@ -53,6 +59,15 @@ class GatewayState:
     accepts_priority: bool = False
     is_draining: bool = False
     template_workers: TemplateWorkers = field(default_factory=TemplateWorkers)
+    tenant_configs: tuple[TenantConfig, ...] = ()
+    admission: Admission = field(init=False)
+    tenants: Tenants = field(init=False)
+
+    def __post_init__(self) -> None:
+        config = self.config
+        limits = QueueLimits(config.max_num_queued_reqs, config.max_num_queued_tokens, config.max_queue_wait)
+        self.admission = Admission(limits, self.metrics)
+        self.tenants = Tenants(self.tenant_configs, config.api_key)
 
     def ready(self) -> Ready:
         """The engine's handshake. Raises EngineError (503) while nothing can be served."""

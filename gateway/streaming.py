@@ -61,9 +61,13 @@ def error_event(error: HttpError) -> bytes:
     return b"data: " + error.body() + b"\n\n"
 
 
-async def send_stream(receive: Receive, send: Send, group: GenerationGroup, events: EventEncoder) -> None:
-    """The whole exchange of a streamed response: headers once the engine has accepted, then the events, then
-    ``[DONE]``, or the one error event. The engine is let go before the last event is sent.
+async def send_stream(
+    receive: Receive, send: Send, group: GenerationGroup, events: EventEncoder, *, keep_alive: float
+) -> None:
+    """The whole exchange of a streamed response: headers once the engine has accepted (with a deadline: once there is
+    something to show, or for ``keep_alive`` nothing), then the events, then
+    ``[DONE]``, or the one error event. The engine is let go before the last event is sent. ``keep_alive``: seconds of
+    silence after which a comment is sent; 0: none is.
 
     Raises what went wrong before the headers, so that such an answer is the same as without ``stream``.
     """
@@ -72,9 +76,11 @@ async def send_stream(receive: Receive, send: Send, group: GenerationGroup, even
     try:
         async with cancel_on_disconnect(receive), group:
             await group.accepted()
+            if group.has_deadline:  # then the status may tell that it was missed
+                await group.begun(keep_alive or None)
             await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
             is_started = True
-            await EventPump(send, group, events).run()
+            await EventPump(send, group, events, keep_alive).run()
     except ClientDisconnected:
         raise
     except OctavoError as error:

@@ -70,6 +70,27 @@ class CacheConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         float, Meta(gt=0, le=1, description="Share of a GPU's free memory for weights and KV cache.")
     ] = 0.9
     enable_prefix_caching: Annotated[bool, Meta(description="Reuse the KV of prompts with the same beginning.")] = True
+    preemption_mode: Annotated[
+        Literal["auto", "recompute", "swap"],
+        Meta(
+            description="What becomes of the KV of a request that is preempted: copied to host memory (swap), computed "
+            "again (recompute), or what costs less by what was timed at start-up."
+        ),
+    ] = "auto"
+    kv_host_memory_bytes: Annotated[
+        int,
+        Meta(
+            ge=0, description="Host memory for what the KV cache has no room for: evicted prefixes, swapped requests."
+        ),
+    ] = 0
+    kv_disk_path: Annotated[
+        str | None,
+        Meta(description="Folder to which that memory's prefixes are written too, and where they are after a restart."),
+    ] = None
+    kv_disk_bytes: Annotated[int | None, Meta(description="Most bytes of files in that folder; default: 8 GiB.")] = None
+
+
+POLICIES_WITHOUT_PRIORITY = frozenset({"fcfs", "short_first", "long_first", "deadline", "fair"})
 
 
 class SchedulerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -83,11 +104,37 @@ class SchedulerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             "twice what its decodes take (250 ms where nobody decodes), by steps timed at start-up."
         ),
     ] = None
-    scheduling_policy: Annotated[str, Meta(description="Order of the waiting requests: fcfs or priority.")] = "fcfs"
+    scheduling_policy: Annotated[
+        str,
+        Meta(
+            description="Order of the waiting requests: fcfs, priority, short-first, long-first, deadline (least slack "
+            "first), fair (by tenant), or one of another package's (entry point octavo.policy)."
+        ),
+    ] = "fcfs"
     async_scheduling: Annotated[
         bool | None,
         Meta(description="Schedule the next step while one runs; default: where it measures faster (not on CPU)."),
     ] = None
+
+    @property
+    def looks_at_priority(self) -> bool:
+        """Whether a request's priority has an effect. Of another package's policy that is not known: it may."""
+        return self.scheduling_policy.replace("-", "_") not in POLICIES_WITHOUT_PRIORITY
+
+
+class FaultConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is done when an engine dies or hangs."""
+
+    engine_max_restarts: Annotated[
+        int,
+        Meta(ge=0, le=1000, description="Engines started anew in ten minutes before the server gives up; 0: none."),
+    ] = 3
+    engine_heartbeat_timeout: Annotated[
+        float, Meta(gt=0, le=3600, description="Seconds without progress after which an engine counts as hung.")
+    ] = 10.0
+    engine_start_timeout: Annotated[
+        float, Meta(gt=0, le=86400, description="Seconds that an engine may take until it serves.")
+    ] = 1800.0
 
 
 class StructuredOutputConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -118,7 +165,25 @@ class EngineConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     scheduler: SchedulerConfig = SchedulerConfig()
     structured_output: StructuredOutputConfig = StructuredOutputConfig()
     transport: TransportConfig
+    journal: str | None = None  # file that says whose step runs; it does not exist yet
+    step_seconds: tuple[float, ...] = ()  # floor, row, sequence, context, as timed by an engine before this one
     log_level: LogLevel = "info"
+
+
+Scope = Literal["inference", "metrics", "admin"]
+
+
+class TenantConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who may use the server, and how much of it: one entry of ``--api-keys-file``. ``keys``: SHA-256 of each key, in
+    hexadecimal."""
+
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]{0,63}$")]
+    keys: Annotated[tuple[Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")], ...], Meta(min_length=1)]
+    weight: Annotated[float, Meta(gt=0, le=1_000_000)] = 1.0
+    tokens_per_minute: Annotated[int, Meta(ge=1, le=10**12)] | None = None
+    concurrent_requests: Annotated[int, Meta(ge=1, le=10**6)] | None = None
+    priority_cap: int | None = None
+    scopes: tuple[Scope, ...] = ("inference",)
 
 
 class GatewayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -135,6 +200,9 @@ class GatewayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ] = ()
     api_key_file: Annotated[
         str | None, Meta(description="File with such keys, one a line; blank and # lines do not count.")
+    ] = None
+    api_keys_file: Annotated[
+        str | None, Meta(description="TOML file with tenants: hashes of their keys, weights, limits and scopes.")
     ] = None
     chat_template: Annotated[
         str | None, Meta(description="File with a chat template to use instead of the model's.")
@@ -160,6 +228,39 @@ class GatewayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         Literal["auto", "none"],
         Meta(description="auto: defaults of sampling parameters from generation_config.json; none: octavo's own."),
     ] = "auto"
+    max_num_queued_reqs: Annotated[
+        int,
+        Meta(ge=1, description="Most requests waiting and running, n counting n; others are told when to come again."),
+    ] = 256
+    max_num_queued_tokens: Annotated[
+        int, Meta(ge=1, description="Most prompt tokens of requests that wait for their first token, by estimate.")
+    ] = 262_144
+    max_queue_wait: Annotated[
+        float, Meta(gt=0, description="Longest wait for the first token, in seconds and as predicted.")
+    ] = 60.0
+    ssl_certfile: Annotated[str | None, Meta(description="Serve HTTPS with this certificate chain (PEM).")] = None
+    ssl_keyfile: Annotated[
+        str | None, Meta(description="Its private key (PEM, not encrypted), unless it is in the same file.")
+    ] = None
+    ssl_ca_certs: Annotated[str | None, Meta(description="CA certificates (PEM) that clients' are checked by.")] = None
+    ssl_cert_reqs: Annotated[
+        Literal["none", "optional", "required"], Meta(description="Whether clients must show a certificate.")
+    ] = "none"
+    allowed_origins: Annotated[
+        tuple[str, ...], Meta(description="Origins whose pages may call the API (CORS); * for all; repeatable.")
+    ] = ()
+    allowed_methods: Annotated[tuple[str, ...], Meta(description="Methods that they may use.")] = ("*",)
+    allowed_headers: Annotated[tuple[str, ...], Meta(description="Request headers that they may send.")] = ("*",)
+    allow_credentials: Annotated[bool, Meta(description="They may send cookies.")] = False
+    max_header_bytes: Annotated[
+        int, Meta(ge=1024, description="Longest request line and headers together, in bytes.")
+    ] = 64 * 1024
+    slow_client_timeout: Annotated[
+        float, Meta(gt=0, description="Seconds after which a client that leaves a response unread is cut off.")
+    ] = 60.0
+    sse_keep_alive_interval: Annotated[
+        float, Meta(ge=0, description="Seconds of silence after which a stream sends a comment; 0: never.")
+    ] = 15.0
     max_request_bytes: Annotated[int, Meta(ge=1024, description="Largest request body in bytes.")] = 32 * 1024 * 1024
     shutdown_timeout: Annotated[
         float, Meta(ge=0, description="Seconds that running requests get to finish after SIGTERM.")

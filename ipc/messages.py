@@ -20,6 +20,7 @@ class FinishReason(IntEnum):
     LENGTH = 1
     ABORT = 2
     ERROR = 3
+    DEADLINE = 4
 
 
 class EventKind(IntEnum):
@@ -44,6 +45,7 @@ class WaitReason(IntEnum):
     GRAMMAR = 4
     ADAPTER = 5
     FORK = 6  # a choice that waits for its request's prompt
+    KV_DISK = 7  # blocks of the prompt are being read
 
 
 Event = tuple[int, int, int]
@@ -133,6 +135,7 @@ class Ready(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=16):
     wall_ns: int
     max_num_seqs: int = 0
     max_num_batched_tokens: int = 0
+    step_seconds: tuple[float, ...] = ()  # floor, row, sequence, context of engine_core.step_cost
 
     @property
     def max_sequence_len(self) -> int:
@@ -175,6 +178,8 @@ class Output(msgspec.Struct, array_like=True, gc=False, frozen=True):
     events: tuple[Event, ...] = ()
     num_cached_tokens: int = 0
     prompt_logprobs: TokenLogprobs | None = None  # positions 1 … prompt − 1, sent once
+    device_ns: int = 0  # with ``finish``: the choice's share of the steps' time
+    kv_block_ns: int = 0  # with ``finish``: KV blocks held × time
 
 
 class Outputs(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=20):
@@ -192,6 +197,7 @@ class Beat(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=21):
     num_loops: int
     num_layers: int
     time_ns: int
+    step_ns: int = 0  # what the last step launched was expected to take; 0: not known
 
 
 class Stats(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=22):
@@ -217,6 +223,17 @@ class Stats(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=22):
     step_tokens: tuple[int, ...] = ()  # histogram: steps per bucket of STEP_TOKEN_BUCKETS, then the rest
     step_tokens_sum: int = 0
     waiting_by_reason: tuple[tuple[int, int], ...] = ()  # (WaitReason, requests)
+    preemptions_swap: int = 0
+    preemptions_recompute: int = 0
+    kv_blocks_out: int = 0  # copied from the device to the host
+    kv_blocks_in: int = 0
+    kv_hits_host: int = 0  # tokens of prompts that were copied from there instead of computed
+    kv_hits_disk: int = 0
+    num_host_blocks: int = 0
+    num_used_host_blocks: int = 0
+    kv_disk_bytes: int = 0
+    kv_disk_corrupt_files: int = 0
+    kv_disk_errors: int = 0
 
 
 STEP_TOKEN_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)

@@ -31,8 +31,12 @@ HTTP_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 
 REQUEST_TOKENS_BUCKETS = tuple(float(digit * 10**power) for power in range(6) for digit in (1, 2, 5))
 STEP_TOKENS_BUCKETS = tuple(float(2**power) for power in range(15))
 
-FINISHED_REASONS = ("stop", "length", "abort", "error")
-WAIT_REASONS = ("token_budget", "kv_blocks", "sequence_slots", "policy", "grammar", "adapter", "fork")
+FINISHED_REASONS = ("stop", "length", "abort", "error", "deadline")
+WAIT_REASONS = ("token_budget", "kv_blocks", "sequence_slots", "policy", "grammar", "adapter", "fork", "kv_disk")
+REFUSAL_REASONS = ("queued_reqs", "queued_tokens", "queue_wait", "deadline", "tenant_tokens", "tenant_requests")
+PREEMPTION_KINDS = ("swap", "recompute")
+COPY_DIRECTIONS = ("out", "in")
+KV_TIERS = ("host", "disk")
 STAGES = ("schedule", "launch", "wait", "commit")
 
 

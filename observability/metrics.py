@@ -5,19 +5,23 @@ Suffixes, labels and units are vLLM's, so that its dashboards work; buckets star
 """
 
 import re
-from typing import Final
+from typing import Final, Protocol
 
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, ProcessCollector, generate_latest
 
 from observability.engine_counters import EngineCounters
 from observability.families import Families
 from observability.instruments import (
+    COPY_DIRECTIONS,
     ENGINE_LABELS,
     FINISHED_REASONS,
     FIRST_TOKEN_BUCKETS,
     HTTP_BUCKETS,
     INTER_TOKEN_BUCKETS,
+    KV_TIERS,
     PHASE_BUCKETS,
+    PREEMPTION_KINDS,
+    REFUSAL_REASONS,
     REQUEST_TOKENS_BUCKETS,
     STAGES,
     STEP_TOKENS_BUCKETS,
@@ -30,6 +34,10 @@ from observability.request_times import RequestTimes
 COUNTER, GAUGE, HISTOGRAM = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
 BY_STAGE: Final = (*ENGINE_LABELS, "stage")
 BY_REASON: Final = (*ENGINE_LABELS, "reason")
+BY_KIND: Final = (*ENGINE_LABELS, "kind")
+BY_DIRECTION: Final = (*ENGINE_LABELS, "direction")
+BY_TIER: Final = (*ENGINE_LABELS, "tier")
+BY_TENANT: Final = (*ENGINE_LABELS, "tenant")
 BY_FINISH: Final = (*ENGINE_LABELS, "finished_reason")
 
 # fmt: off
@@ -48,12 +56,27 @@ INSTRUMENTS: Final = (
     Instrument("prefix_cache_hits_total", COUNTER, "tokens", "Prompt tokens found in the prefix cache.",
                source="prefix_cache_hits"),
     Instrument("num_preemptions_total", COUNTER, "requests", "Preemptions.", source="preemptions"),
+    Instrument("preemptions_by_kind_total", COUNTER, "requests", "Preemptions: KV kept on the host, or computed again.",
+               labels=BY_KIND, values=PREEMPTION_KINDS, source="preemptions_{}"),
+    Instrument("kv_blocks_copied_total", COUNTER, "blocks", "KV blocks copied out to the host and in again.",
+               labels=BY_DIRECTION, values=COPY_DIRECTIONS, source="kv_blocks_{}"),
+    Instrument("kv_tier_hits_total", COUNTER, "tokens", "Prompt tokens restored from a tier below the KV cache.",
+               labels=BY_TIER, values=KV_TIERS, source="kv_hits_{}"),
+    Instrument("kv_host_blocks", GAUGE, "blocks", "KV blocks that the host tier has room for.",
+               source="num_host_blocks"),
+    Instrument("kv_host_blocks_used", GAUGE, "blocks", "KV blocks in the host tier.", source="num_used_host_blocks"),
+    Instrument("kv_disk_bytes", GAUGE, "bytes", "Size of the files of the disk tier.", source="kv_disk_bytes"),
+    Instrument("kv_disk_corrupt_files_total", COUNTER, "files", "Files of the disk tier that were not as written.",
+               source="kv_disk_corrupt_files"),
+    Instrument("kv_disk_errors_total", COUNTER, "operations", "Reads and writes of the disk tier that failed.",
+               source="kv_disk_errors"),
     Instrument("steps_total", COUNTER, "steps", "Engine steps.", source="steps"),
     Instrument("step_seconds_total", COUNTER, "s", "Host time of the engine's loop by stage of the step.",
                labels=BY_STAGE, values=STAGES, source="{}_ns", scale=1e-9),
     Instrument("iteration_tokens_total", HISTOGRAM, "tokens", "Tokens computed in one engine step.",
                buckets=STEP_TOKENS_BUCKETS, source="step_tokens"),
     Instrument("engine_restarts_total", COUNTER, "restarts", "Engine processes that had to be started anew."),
+    Instrument("resumed_requests_total", COUNTER, "requests", "Requests that went on in another engine process."),
     # Requests, as the gateway sees them.
     Instrument("request_success_total", COUNTER, "requests", "Ended requests by reason; a client that left is abort.",
                labels=BY_FINISH, values=FINISHED_REASONS),
@@ -72,6 +95,20 @@ INSTRUMENTS: Final = (
                buckets=REQUEST_TOKENS_BUCKETS),
     Instrument("request_generation_tokens", HISTOGRAM, "tokens", "Generated tokens of a request, all choices.",
                buckets=REQUEST_TOKENS_BUCKETS),
+    # Admission.
+    Instrument("requests_refused_total", COUNTER, "requests", "Requests that were told to come again, by reason.",
+               labels=BY_REASON, values=REFUSAL_REASONS),
+    Instrument("num_requests_in_flight", GAUGE, "requests", "Admitted requests, waiting or running; n counts n."),
+    Instrument("num_queued_tokens", GAUGE, "tokens", "Prompt tokens of requests without a first token, estimated."),
+    Instrument("predicted_queue_wait_seconds", GAUGE, "s", "What a short request that comes now would wait."),
+    Instrument("num_requests_expected", GAUGE, "requests", "Refused requests whose time to come again is not over."),
+    # Tenants: what each has used. At most a hundred have a label of their own.
+    Instrument("tenant_requests_total", COUNTER, "requests", "Requests that have ended.", labels=BY_TENANT),
+    Instrument("tenant_prompt_tokens_total", COUNTER, "tokens", "Prompt tokens.", labels=BY_TENANT),
+    Instrument("tenant_cached_tokens_total", COUNTER, "tokens", "Prompt tokens whose KV was reused.", labels=BY_TENANT),
+    Instrument("tenant_generation_tokens_total", COUNTER, "tokens", "Generated tokens.", labels=BY_TENANT),
+    Instrument("tenant_device_seconds_total", COUNTER, "s", "Share of the engine's time.", labels=BY_TENANT),
+    Instrument("tenant_kv_block_seconds_total", COUNTER, "s", "KV blocks held, by time.", labels=BY_TENANT),
     # HTTP, under the names that every dashboard for Python servers uses.
     Instrument("http_requests_total", COUNTER, "requests", "HTTP requests by route, method and class of status.",
                labels=("handler", "method", "status"), is_prefixed=False),
@@ -82,6 +119,17 @@ INSTRUMENTS: Final = (
 
 _METHODS: Final = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"))
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
+
+
+class TenantUsage(Protocol):
+    """What a tenant has used, cumulative."""
+
+    num_requests: int
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    device_ns: int
+    kv_block_ns: int
 
 
 class Metrics:
@@ -112,6 +160,12 @@ class Metrics:
         self._generation_tokens = families.histogram("request_generation_tokens")
         self._finished = {reason: families.value("request_success_total", reason) for reason in FINISHED_REASONS}
         self._restarts = families.value("engine_restarts_total")
+        self._resumed = families.value("resumed_requests_total")
+        self._refused = {reason: families.value("requests_refused_total", reason) for reason in REFUSAL_REASONS}
+        self._in_flight = families.value("num_requests_in_flight")
+        self._queued_tokens = families.value("num_queued_tokens")
+        self._queue_wait = families.value("predicted_queue_wait_seconds")
+        self._expected = families.value("num_requests_expected")
         self.engine = EngineCounters(families, INSTRUMENTS)
         self._registry = CollectorRegistry() if registry is None else registry
         self._registry.register(families)
@@ -143,9 +197,37 @@ class Metrics:
         self._families.value("http_requests_total", handler, method, f"{status // 100}xx").value += 1
         self._families.histogram("http_request_duration_seconds", handler, method).observe(seconds)
 
-    def count_engine_restart(self) -> None:
-        """An engine process died or hung, and another was started in its place."""
+    def count_refusal(self, reason: str) -> None:
+        """A request was told to come again. Raises KeyError on a reason that is not in the table."""
+        self._refused[reason].value += 1
+
+    def set_tenant_usage(self, label: str, usage: TenantUsage) -> None:
+        """What the tenants under that label have used since the start. The caller bounds the number of labels."""
+        for name, value in (
+            ("tenant_requests_total", usage.num_requests),
+            ("tenant_prompt_tokens_total", usage.prompt_tokens),
+            ("tenant_cached_tokens_total", usage.cached_tokens),
+            ("tenant_generation_tokens_total", usage.output_tokens),
+            ("tenant_device_seconds_total", usage.device_ns * 1e-9),
+            ("tenant_kv_block_seconds_total", usage.kv_block_ns * 1e-9),
+        ):
+            self._families.value(name, label).value = value
+
+    def set_admission(
+        self, *, num_sequences: int, num_queued_tokens: float, wait_seconds: float, num_booked: int
+    ) -> None:
+        """The queue as it is."""
+        self._in_flight.value, self._queued_tokens.value = num_sequences, num_queued_tokens
+        self._queue_wait.value, self._expected.value = wait_seconds, num_booked
+
+    def count_engine_restart(self, incarnation: int) -> None:
+        """The engine process of that number died or hung, and another takes its place."""
+        self.engine.end(incarnation)
         self._restarts.value += 1
+
+    def count_resumed_requests(self, total: int) -> None:
+        """How many requests have gone on in another engine process so far; one counts each time."""
+        self._resumed.value = total
 
     def render(self) -> bytes:
         """The text that ``/metrics`` answers, of type ``CONTENT_TYPE``."""

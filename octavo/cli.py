@@ -164,6 +164,30 @@ def _mebibytes(num_bytes: int) -> str:
     return f"{num_bytes / 2**20:,.1f} MiB"
 
 
+def _new_key() -> int:
+    """Print a new random key and what --api-keys-file holds instead of it."""
+    from octavo.tenants_file import key_hash, new_key
+
+    key = new_key()
+    print(f"key:  {key}\nhash: {key_hash(key)}")
+    return 0
+
+
+def _hash_key() -> int:
+    """Print what --api-keys-file holds instead of the key that is on standard input."""
+    from octavo.tenants_file import key_hash
+
+    print(key_hash(sys.stdin.readline().strip()))
+    return 0
+
+
+def _keys_group() -> click.Group:
+    group = click.Group("keys", help="API keys and their hashes for --api-keys-file.")
+    group.add_command(click.Command("new", callback=_new_key, help=_new_key.__doc__))
+    group.add_command(click.Command("hash", callback=_hash_key, help=_hash_key.__doc__))
+    return group
+
+
 def _cache_group() -> click.Group:
     group = click.Group("cache", help="What octavo keeps on the disk to start faster.")
     everything = click.Option(["--all", "everything"], is_flag=True, help="Everything. Not while a server starts.")
@@ -203,6 +227,7 @@ def _command() -> click.Group:
         )
     )
     group.add_command(_cache_group())
+    group.add_command(_keys_group())
     versioned: click.Group = version(group)
     return versioned
 

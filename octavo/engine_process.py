@@ -50,9 +50,11 @@ def make_engine_config(
     *,
     directory: SocketDirectory,
     incarnation: int,
+    step_seconds: tuple[float, ...] = (),
     log_level: LogLevel,
 ) -> EngineConfig:
-    """The configuration of one incarnation; ``model.model`` is a local folder. Raises ConfigError."""
+    """The configuration of one incarnation; ``model.model`` is a local folder. ``step_seconds``: what one before it has
+    timed. Raises ConfigError."""
     transport = TransportConfig(endpoint=ipc_endpoint(directory.path, incarnation), incarnation=incarnation)
     return EngineConfig(
         model=model,
@@ -60,6 +62,8 @@ def make_engine_config(
         scheduler=scheduler,
         structured_output=structured_output,
         transport=transport,
+        step_seconds=step_seconds,
+        journal=str(directory.path / f"journal-{incarnation}"),
         log_level=log_level,
     )
 

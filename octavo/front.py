@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import errno
 import socket
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from gateway.responses import JSON
 from gateway.schema.errors import from_exception
 from ipc.config import GatewayConfig
 from ipc.errors import ConfigError, EngineError
+from octavo.http_protocol import make_protocol
 
 PATIENCE_SECONDS = 1.0
 """How long a response that is complete here may take to reach its client when the server ends."""
@@ -64,18 +66,23 @@ def _bind_uds(uds: str) -> socket.socket:
 
 def address(config: GatewayConfig, listener: socket.socket) -> str:
     """The URL that reaches the server from this machine."""
+    scheme = "http" if config.ssl_certfile is None else "https"
     if config.uds is not None:
-        return "http://localhost"
+        return f"{scheme}://localhost"
     host, port = listener.getsockname()[:2]
     shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
-    return f"http://{shown}:{port}"
+    return f"{scheme}://{shown}:{port}"
 
 
 class Front:
-    """The ASGI application from the first second on: the gateway's once it is there; until then alive, not ready."""
+    """The ASGI application from the first second on: the gateway's once it is there; until then alive, not ready.
+
+    ``phase``: what the server is doing until then, for people.
+    """
 
     def __init__(self) -> None:
         self.app: ASGIApp | None = None
+        self.phase = "beginning"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.app is not None:
@@ -84,7 +91,7 @@ class Front:
         assert scope["type"] == "http"
         status, body, headers = 200, b'{"status":"alive"}', {}
         if scope["path"] != "/health/live":
-            error = EngineError("the server is starting", code="starting", status=503)
+            error = EngineError(f"the server is starting: {self.phase}", code="starting", status=503)
             answer = from_exception(error)
             status, body, headers = answer.status, answer.body(), answer.headers
         pairs = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
@@ -96,10 +103,13 @@ class Front:
 class HttpServer(uvicorn.Server):
     """Uvicorn on a socket that is bound already; signals are the supervisor's."""
 
-    def __init__(self, front: Front, listener: socket.socket) -> None:
+    def __init__(
+        self, front: Front, listener: socket.socket, gateway: GatewayConfig, tls: ssl.SSLContext | None = None
+    ) -> None:
         config = uvicorn.Config(
             front,
-            http="httptools",
+            http=make_protocol(gateway.max_header_bytes, gateway.slow_client_timeout),
+            ssl_context_factory=None if tls is None else lambda _config, _default: tls,
             ws="none",
             lifespan="off",
             log_config=None,

@@ -15,9 +15,18 @@ from typing import Any
 import msgspec
 from msgspec import Struct, inspect
 
-from ipc.config import CacheConfig, GatewayConfig, ModelConfig, SchedulerConfig, StructuredOutputConfig
+from ipc.config import (
+    CacheConfig,
+    FaultConfig,
+    GatewayConfig,
+    ModelConfig,
+    SchedulerConfig,
+    StructuredOutputConfig,
+    TenantConfig,
+)
 from ipc.errors import ConfigError
 from octavo.api_keys import is_api_key, read_api_keys
+from octavo.tenants_file import read_tenants
 
 # Struct -> title of its section in --help.
 SECTIONS: dict[type[Struct], str] = {
@@ -26,6 +35,7 @@ SECTIONS: dict[type[Struct], str] = {
     SchedulerConfig: "Scheduler",
     CacheConfig: "KV cache",
     StructuredOutputConfig: "Structured output",
+    FaultConfig: "Faults",
 }
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)(i?[bB])?", re.ASCII)
 _INT64_MAX = 2**63 - 1
@@ -41,7 +51,9 @@ class ServeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     cache: CacheConfig = CacheConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
     structured_output: StructuredOutputConfig = StructuredOutputConfig()
+    faults: FaultConfig = FaultConfig()
     gateway: GatewayConfig = GatewayConfig()
+    tenants: tuple[TenantConfig, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +189,7 @@ def build_serve_config(model: str, values: Mapping[str, Any]) -> ServeConfig:
         cache=CacheConfig(**parts[CacheConfig]),
         scheduler=SchedulerConfig(**parts[SchedulerConfig]),
         structured_output=StructuredOutputConfig(**parts[StructuredOutputConfig]),
+        faults=FaultConfig(**parts[FaultConfig]),
         gateway=GatewayConfig(**parts[GatewayConfig]),
     )
     _check_engine(config)
@@ -185,8 +198,10 @@ def build_serve_config(model: str, values: Mapping[str, Any]) -> ServeConfig:
 
 
 def _with_keys_of_file(config: ServeConfig) -> ServeConfig:
-    """With the keys of --api-key-file among those of --api-key."""
+    """With the keys of --api-key-file among those of --api-key, and with the tenants of --api-keys-file."""
     gateway = config.gateway
+    if gateway.api_keys_file is not None:
+        config = msgspec.structs.replace(config, tenants=read_tenants(gateway.api_keys_file))
     if gateway.api_key_file is None:
         return config
     keys = (*gateway.api_key, *read_api_keys(gateway.api_key_file))
@@ -199,6 +214,7 @@ def _check_engine(config: ServeConfig) -> None:
         "--cpu-threads": config.model_config.cpu_threads,
         "--num-kv-blocks": config.cache.num_kv_blocks,
         "--kv-cache-memory-bytes": config.cache.kv_cache_memory_bytes,
+        "--kv-disk-bytes": config.cache.kv_disk_bytes,
         "--max-num-batched-tokens": config.scheduler.max_num_batched_tokens,
     }
     for flag, value in positive.items():
@@ -206,9 +222,25 @@ def _check_engine(config: ServeConfig) -> None:
             raise ConfigError(f"{flag}: must be at least 1, got {value}")
     if config.cache.num_kv_blocks is not None and config.cache.kv_cache_memory_bytes is not None:
         raise ConfigError("--num-kv-blocks and --kv-cache-memory-bytes both say how large the KV cache is: give one")
+    _check_kv_tiers(config.cache)
     # The engine knows which policies there are; here only what could never be a module's name.
     if not re.fullmatch(r"[a-z][a-z0-9_]*", config.scheduler.scheduling_policy):
         raise ConfigError(f"--scheduling-policy: {config.scheduler.scheduling_policy!r} is not a policy's name")
+
+
+def _check_kv_tiers(cache: CacheConfig) -> None:
+    if not cache.kv_host_memory_bytes:
+        if cache.preemption_mode == "swap":
+            raise ConfigError("--preemption-mode swap: needs host memory to swap to, --kv-host-memory-bytes")
+        if cache.kv_disk_path is not None:
+            raise ConfigError("--kv-disk-path: blocks pass through host memory: give --kv-host-memory-bytes, too")
+    if cache.kv_disk_path is None:
+        if cache.kv_disk_bytes is not None:
+            raise ConfigError("--kv-disk-bytes: says how large the files in --kv-disk-path may be, which is not given")
+    elif not cache.kv_disk_path.strip() or "\0" in cache.kv_disk_path:
+        raise ConfigError("--kv-disk-path: must be a path")
+    elif not cache.enable_prefix_caching:
+        raise ConfigError("--kv-disk-path: without --enable-prefix-caching there is nothing to keep")
 
 
 def _check_gateway(gateway: GatewayConfig) -> None:

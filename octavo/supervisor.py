@@ -24,22 +24,25 @@ import uvloop
 import zmq
 
 from gateway.engine_client import EngineClient
-from gateway.engine_connection import EngineConnection
 from ipc.config import EngineConfig
 from ipc.errors import EngineError
 from ipc.messages import Ready, Stats, WaitReason
 from observability.logging import configure
 from observability.metrics import Metrics
-from octavo.engine_process import EngineProcess, SocketDirectory, make_engine_config
+from octavo.engine_keeper import EngineKeeper
+from octavo.engine_process import SocketDirectory, make_engine_config
 from octavo.front import Front, HttpServer, address, bind
 from octavo.model_source import resolve_model
 from octavo.options import ServeConfig
+from octavo.tls import make_tls
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from gateway.state import GatewayState
     from octavo.text_parts import TextParts
+
+KV_WRITE_SECONDS = 15.0  # for the disk tier, when nothing runs any more
 
 log = structlog.get_logger("octavo")
 
@@ -65,18 +68,18 @@ class Supervisor:
     def __init__(self, config: ServeConfig, listener: socket.socket, directory: SocketDirectory) -> None:
         self._config, self._listener, self._directory = config, listener, directory
         self._front = Front()
-        self._server = HttpServer(self._front, listener)
+        self._server = HttpServer(self._front, listener, config.gateway, make_tls(config.gateway))
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._metrics = Metrics(model_name=self._model_names()[0])
         self._state: GatewayState | None = None
-        self._engine: EngineProcess | None = None
+        self._keeper: EngineKeeper | None = None
         self._signals = 0
         self._stop: asyncio.Future[None]
         self._stop_now: asyncio.Future[None]
         self._ready: asyncio.Future[Ready]
 
     async def run(self) -> int:
-        """The exit status: 0 after a signal, what the engine said if it did not come up, 1 if it died."""
+        """The exit status: 0 after a signal, 2 if the engine refused its configuration, 1 if there is none any more."""
         loop = asyncio.get_running_loop()
         self._stop, self._stop_now, self._ready = loop.create_future(), loop.create_future(), loop.create_future()
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -88,16 +91,23 @@ class Supervisor:
         finally:
             self._client.disconnect(EngineError("the server is shutting down", code="shutting_down", status=503))
             await self._server.stop()
-            if self._engine is not None:
-                await self._engine.kill()
+            if self._keeper is not None:
+                await self._keeper.stop()
             self._context.destroy(linger=0)
 
     async def _run(self, serving: "asyncio.Task[None]") -> int:
         try:
+            self._begin("looking for the model")
             folder = await self._unless_stopped(in_daemon_thread(lambda: resolve_model(self._config.model)))
-            self._engine = await EngineProcess.start(self._engine_config(folder))
-            self._client.connect(EngineConnection(self._context, self._engine.config.transport, self._client.loop))
-            died = asyncio.create_task(self._engine.wait())
+            self._keeper = EngineKeeper(
+                self._config.faults,
+                self._client,
+                self._context,
+                lambda incarnation: self._engine_config(folder, incarnation),
+                self._metrics.count_engine_restart,
+            )
+            died = self._keeper.task
+            self._begin("loading the model")
             self._state, self._front.app = await self._unless_stopped(in_daemon_thread(lambda: self._make_app(folder)))
             await first_of(self._ready, died, self._stop, serving)
             if self._ready.done() and not self._stop.done():
@@ -111,23 +121,18 @@ class Supervisor:
         if serving.done():
             serving.result()
             return 1
-        return self._engine_died(await died)
+        return await died
 
-    def _engine_died(self, status: int) -> int:
-        """Its configuration was refused, and it has said why; or it died, and every stream is told."""
-        if status == 2 and not self._ready.done():
-            return 2
-        what = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
-        log.error("the engine ended", reason=what)
-        self._client.disconnect(EngineError("the engine died", code="engine_died"))
-        return 1
+    def _begin(self, phase: str) -> None:
+        self._front.phase = phase
+        log.info("starting", phase=phase, model=self._config.model)
 
     # ---- parts
 
     def _model_names(self) -> tuple[str, ...]:
         return self._config.gateway.served_model_name or (self._config.model,)
 
-    def _engine_config(self, folder: Path) -> EngineConfig:
+    def _engine_config(self, folder: Path, incarnation: int) -> EngineConfig:
         config = self._config
         return make_engine_config(
             msgspec.structs.replace(config.model_config, model=str(folder)),
@@ -135,7 +140,8 @@ class Supervisor:
             config.scheduler,
             config.structured_output,
             directory=self._directory,
-            incarnation=1,
+            incarnation=incarnation,
+            step_seconds=self._client.ready.step_seconds if self._client.is_ready else (),
             log_level=config.gateway.log_level,
         )
 
@@ -170,19 +176,21 @@ class Supervisor:
             created=int(time.time()),
             version=version("octavo"),
             max_logprobs=self._config.model_config.max_logprobs,
-            accepts_priority=self._config.scheduler.scheduling_policy == "priority",
+            accepts_priority=self._config.scheduler.looks_at_priority,
+            tenant_configs=self._config.tenants,
         )
 
     def _announce(self) -> None:
         """The line that says it works, and one to try it."""
         url, config = address(self._config.gateway, self._listener), self._config.gateway
-        unix = f"--unix-socket {config.uds} " if config.uds is not None else ""
-        key = "-H 'Authorization: Bearer <one of your keys>' " if config.api_key else ""
+        options = f"--unix-socket {config.uds} " if config.uds is not None else ""
+        options += f"--cacert {config.ssl_certfile} " if config.ssl_certfile is not None else ""
+        key = "-H 'Authorization: Bearer <one of your keys>' " if config.api_key or config.api_keys_file else ""
         question = {"role": "user", "content": "Name the capital of France."}
         body = json.dumps({"model": self._model_names()[0], "messages": [question]})
         sys.stderr.write(
             f"octavo is ready: {url}\n"
-            f"curl {unix}{url}/v1/chat/completions {key}-H 'Content-Type: application/json' -d '{body}'\n"
+            f"curl {options}{url}/v1/chat/completions {key}-H 'Content-Type: application/json' -d '{body}'\n"
         )
         sys.stderr.flush()
 
@@ -193,6 +201,9 @@ class Supervisor:
             self._ready.set_result(ready)
 
     def _on_stats(self, stats: Stats) -> None:
+        if self._state is not None:
+            self._state.admission.observe(stats)
+        self._metrics.count_resumed_requests(self._client.num_resumed)
         values = msgspec.structs.asdict(stats)
         self._metrics.engine.update(
             stats.incarnation,
@@ -222,6 +233,10 @@ class Supervisor:
         finished = asyncio.create_task(self._wait_until_finished())
         await first_of(finished, died, self._stop_now, timeout=timeout)
         finished.cancel()
+        if self._config.cache.kv_disk_path is not None and self._keeper is not None and not self._client.num_in_flight:
+            written = asyncio.create_task(self._keeper.drain())
+            await first_of(written, self._stop_now, timeout=KV_WRITE_SECONDS)
+            written.cancel()
 
     async def _wait_until_finished(self) -> None:
         while self._client.num_in_flight:

@@ -46,6 +46,10 @@ class CpuDevice:
             memory.madvise(mmap.MADV_HUGEPAGE)
         return torch.frombuffer(memory, dtype=torch.uint8).view(shape)
 
+    def empty_on_host(self, shape: tuple[int, ...]) -> Tensor:
+        """Its own memory is the host's."""
+        return self.empty(shape)
+
     def free_memory_bytes(self) -> int:
         """What the kernel calls available, within the cgroup's limit."""
         return free_memory_bytes()

@@ -33,6 +33,10 @@ class Device(Protocol):
     def empty(self, shape: tuple[int, ...]) -> Tensor:
         """u8, uninitialized: a KV cache."""
 
+    def empty_on_host(self, shape: tuple[int, ...]) -> Tensor:
+        """u8, uninitialized, in the host's memory, where the device can copy to and from while it works on (pinned,
+        where there is such a thing)."""
+
     def free_memory_bytes(self) -> int:
         """Memory that may still be taken."""
 

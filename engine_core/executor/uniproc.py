@@ -47,6 +47,10 @@ class UniprocExecutor:
         batch, forward, runner = handle.batch, handle.forward, self.runner
         handle.samples = self.device.launch(lambda: runner.sample(batch, forward.result(), masks))
 
+    def copy_blocks(self, copies: tuple[tuple[int, int], ...]) -> None:
+        """Copies without a step."""
+        self.device.launch(partial(self.runner.copy_blocks, copies)).result()
+
     def shutdown(self) -> None:
         """Wait for what runs."""
         self.device.close()

@@ -4,18 +4,18 @@ A free block may still hold a published prefix: it stays findable until ``take``
 contents, and ``on_evict`` is told just before that.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from engine_core.kv_cache.block import Block
 
 
 class BlockPool:
-    """``num_blocks`` blocks. All operations are O(1) a block."""
+    """``num_blocks`` blocks, whose ids begin at ``first_id``. All operations are O(1) a block."""
 
-    def __init__(self, num_blocks: int, on_evict: Callable[[Block], None]) -> None:
+    def __init__(self, num_blocks: int, on_evict: Callable[[Block], None], *, first_id: int = 0) -> None:
         if num_blocks < 1:
             raise ValueError(f"num_blocks must be at least 1, not {num_blocks}")
-        self.blocks = [Block(block_id) for block_id in range(num_blocks)]
+        self.blocks = [Block(first_id + index) for index in range(num_blocks)]
         self.num_free = 0
         self._on_evict = on_evict
         # A ring with a sentinel: sentinel.next_free is the next to hand out, sentinel.previous_free the last.
@@ -63,6 +63,14 @@ class BlockPool:
                 first = self._sentinel.next_free
                 assert first is not None
                 self._insert_before(self._sentinel if block.block_hash is not None else first, block)
+
+    def findable(self) -> Iterator[Block]:
+        """The free blocks that still hold a published prefix, the last used first."""
+        block = self._sentinel.previous_free
+        while block is not None and block is not self._sentinel:
+            if block.block_hash is not None:
+                yield block
+            block = block.previous_free
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless every block is either free and listed once, or referenced."""

@@ -56,6 +56,10 @@ class PrefixCache:
             found.append(block)
         return found
 
+    def get(self, block_hash: bytes) -> Block | None:
+        """The block with these contents."""
+        return self._blocks.get(block_hash)
+
     def insert(self, block_hash: bytes, block: Block) -> None:
         """Make ``block`` findable, unless its contents already are or it already is."""
         if block.block_hash is None and block_hash not in self._blocks:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from engine_core.runner.block_copies import CopyRun
 from engine_core.step import BlockTableUpdate, SchedulerOutput, SlotBinding
 from kernels.ops import SampleRows
 
@@ -25,8 +26,7 @@ class ForwardBatch:
     plan: SchedulerOutput
     bindings: list[tuple[SlotBinding, Tensor]]
     block_table_updates: list[tuple[BlockTableUpdate, Tensor]]
-    copy_sources: Tensor  # i64
-    copy_destinations: Tensor  # i64
+    copies: list[CopyRun]  # before anything else
     row_slots: Tensor  # i64 [T]
     positions: Tensor  # i64 [T]
     sequence_slots: Tensor  # i64 [S]

@@ -4,6 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from engine_core.runner.block_copies import split_into_runs
 from engine_core.runner.forward_batch import ForwardBatch, PromptLogprobRows
 from engine_core.runner.slot_parameters import SlotParameters
 from engine_core.step import SchedulerOutput
@@ -12,10 +13,12 @@ from engine_core.step import SchedulerOutput
 class InputBuilder:
     """Keeps what the host must remember about slots. ``build`` takes the plans in order, each once."""
 
-    def __init__(self, num_slots: int, num_token_ids: int, block_size: int, device: torch.device) -> None:
+    def __init__(
+        self, num_slots: int, num_token_ids: int, block_size: int, num_blocks: int, device: torch.device
+    ) -> None:
         self._parameters = SlotParameters(num_slots, num_token_ids)
         self._num_prompt_tokens = [0] * num_slots
-        self._block_size = block_size
+        self._block_size, self._num_blocks = block_size, num_blocks
         self._device = device
 
     def build(self, plan: SchedulerOutput) -> ForwardBatch:
@@ -34,13 +37,11 @@ class InputBuilder:
             row_slots = np.repeat(slots, counts)
             positions = np.arange(query_start[-1]) + np.repeat(starts - query_start[:-1], counts)
         sampled = [index for index, entry in enumerate(scheduled) if entry.samples]
-        copies = np.array(plan.block_copies, np.int64).reshape(-1, 2)
         return ForwardBatch(
             plan=plan,
             bindings=[(binding, self._i32(binding.token_ids)) for binding in plan.bindings],
             block_table_updates=[(update, self._i32(update.block_ids)) for update in plan.block_table_updates],
-            copy_sources=self._tensor(copies[:, 0].copy()),
-            copy_destinations=self._tensor(copies[:, 1].copy()),
+            copies=split_into_runs(plan.block_copies, self._num_blocks),
             row_slots=self._tensor(row_slots),
             positions=self._tensor(positions),
             sequence_slots=self._tensor(slots),

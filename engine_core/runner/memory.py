@@ -1,4 +1,4 @@
-"""How many KV blocks there are memory for. All sizes in bytes."""
+"""How many KV blocks there are memory for, on the device and on the host. All sizes in bytes."""
 
 from ipc.config import CacheConfig
 from ipc.errors import ConfigError
@@ -34,3 +34,14 @@ def num_kv_blocks(config: CacheConfig, *, bytes_per_block: int, free_bytes: int,
             "raise --kv-cache-memory-bytes or lower --block-size"
         )
     return blocks
+
+
+def num_host_blocks(config: CacheConfig, *, bytes_per_block: int, free_bytes: int) -> int:
+    """Blocks in the host tier, of which there may be none. Raises ConfigError when the memory is not free, or too
+    little for a block."""
+    memory = config.kv_host_memory_bytes
+    if memory > free_bytes:
+        raise ConfigError(f"--kv-host-memory-bytes {memory} is more than the {free_bytes} bytes free")
+    if 0 < memory < bytes_per_block:
+        raise ConfigError(f"--kv-host-memory-bytes {memory} holds no block of {bytes_per_block} bytes")
+    return memory // bytes_per_block

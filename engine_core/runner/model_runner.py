@@ -4,6 +4,7 @@
 not sequences.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from engine_core.device.queue import Device
 from engine_core.models.decoder import DecoderModel
+from engine_core.runner.block_copies import BlockCopier, split_into_runs
 from engine_core.runner.forward_batch import ForwardBatch, PromptLogprobRows
 from engine_core.runner.graph_runner import GraphInputs, GraphRunner, GraphSizes
 from engine_core.runner.input_builder import InputBuilder
@@ -35,6 +37,7 @@ class RunnerSizes:
     block_size: int
     max_model_len: int
     num_token_ids: int
+    num_host_blocks: int = 0  # of the tier below the device's memory
 
     @property
     def num_slots(self) -> int:
@@ -57,8 +60,12 @@ class ModelRunner:
         self._model, self._ops = model, model.ops
         caches = device.empty((model.num_layers, sizes.num_blocks, layout.bytes_per_block))
         self._caches = list(caches.unbind())
+        self._host = device.empty_on_host((sizes.num_host_blocks, model.num_layers, layout.bytes_per_block))
+        self._copier = BlockCopier(caches, self._host, model.ops)
         self._slots = SlotState(sizes.num_slots, sizes.max_model_len, layout.block_size, device.torch_device)
-        self._builder = InputBuilder(sizes.num_slots, sizes.num_token_ids, layout.block_size, device.torch_device)
+        self._builder = InputBuilder(
+            sizes.num_slots, sizes.num_token_ids, layout.block_size, sizes.num_blocks, device.torch_device
+        )
         self._vocab_size = model.config.vocab_size
         graph_sizes = GraphSizes(sizes.max_num_batched_tokens, sizes.max_num_seqs, self._slots.block_tables.shape[1])
         self._graph = GraphRunner(model, self._caches, layout, graph_sizes)
@@ -68,6 +75,14 @@ class ModelRunner:
         """Moves while there is progress; read by another thread."""
         return self._graph.num_done
 
+    def copy_blocks(self, copies: Iterable[tuple[int, int]]) -> None:
+        """Device: as a plan's ``block_copies``."""
+        self._copier(split_into_runs(copies, self._caches[0].shape[0]))
+
+    def host_block(self, index: int) -> memoryview:
+        """The bytes of a block of the host tier, all layers in order; for whoever knows that nothing copies to it."""
+        return self._host[index].numpy().data.cast("B")
+
     def prepare(self, plan: SchedulerOutput) -> ForwardBatch:
         """Host: the step's inputs."""
         return self._builder.build(plan)
@@ -76,9 +91,7 @@ class ModelRunner:
         """Device: everything up to the logits."""
         slots = self._slots
         slots.apply(batch.bindings, batch.block_table_updates)
-        if len(batch.copy_sources):
-            for cache in self._caches:
-                self._ops.copy_blocks(cache, batch.copy_sources, batch.copy_destinations)
+        self._copier(batch.copies)
         input_ids = self._ops.gather_tokens(slots.tokens, batch.row_slots, batch.positions)
         attention = AttentionBatch(
             query_start=batch.query_start,

@@ -1,6 +1,7 @@
 """First come, first served: by arrival at the gateway."""
 
-from engine_core.scheduler.policy import Key, KeyedWaitingSet
+from engine_core.scheduler.lazy_heap import Key
+from engine_core.scheduler.policy import KeyedWaitingSet, arrival_key
 from engine_core.sequence import Sequence
 
 __all__ = ["FirstComeFirstServed"]
@@ -11,4 +12,4 @@ class FirstComeFirstServed(KeyedWaitingSet):
 
     def key(self, seq: Sequence) -> Key:
         """Arrival; ids only break ties."""
-        return (seq.request.arrival_ns, seq.request.request_id, seq.choice)
+        return arrival_key(seq)

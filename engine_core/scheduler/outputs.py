@@ -22,7 +22,8 @@ def make_output(
     finish: FinishReason | None,
     stop_token_id: int | None,
 ) -> Reply:
-    """One step's news of one sequence; its unsent events and its prompt's log-probabilities go along."""
+    """One step's news of one sequence; its unsent events and its prompt's log-probabilities go along, with the last
+    one what the sequence has cost."""
     prompt_logprobs = None
     if (
         seq.request.num_prompt_logprobs >= 0
@@ -41,6 +42,8 @@ def make_output(
         events=seq.take_events() if seq.events else (),
         num_cached_tokens=seq.num_cached_tokens,
         prompt_logprobs=prompt_logprobs,
+        device_ns=0 if finish is None else round(seq.device_ns),
+        kv_block_ns=0 if finish is None else seq.kv_block_ns,
     )
     return Reply(seq.request.owner, message)
 

@@ -1,16 +1,17 @@
-"""What a scheduling policy is: the owner of the waiting set, and the one who names victims.
+"""What a scheduling policy is: the owner of the waiting set, the one who names victims, and who may learn.
 
-Keys are static (arrival, priority): nothing is sorted again each step. All operations are O(log n).
+The scheduler knows policies by this protocol alone. Keys are static (arrival, priority, a prediction made on
+arrival): nothing is sorted again each step. All operations are O(log n) in the number waiting.
 """
 
-import heapq
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Sequence as ListOf
 from typing import Protocol
 
+from engine_core.scheduler.lazy_heap import Key, LazyHeap
 from engine_core.sequence import Sequence
-
-Key = tuple[int, ...]
+from engine_core.step import ScheduledSequence
 
 
 class Policy(Protocol):
@@ -33,23 +34,34 @@ class Policy(Protocol):
         """The one to admit next; None if nobody waits."""
 
     def pop(self) -> Sequence:
-        """Remove and return what ``peek`` shows. Raises IndexError when empty."""
+        """Remove and return what ``peek`` shows: it is admitted. Raises IndexError when empty."""
 
     def victim(self, running: Iterable[Sequence]) -> Sequence:
         """The running sequence to preempt when blocks run out."""
 
+    def makes_way(self, waiting: Sequence, running: ListOf[Sequence]) -> Sequence | None:
+        """Who of ``running`` is preempted for ``waiting``, which comes next and finds no slot or no blocks; None: it
+        waits until somebody ends. Asked once a step while somebody waits so."""
+
+    def hopeless(self, now_ns: int) -> Iterable[Sequence]:
+        """Sequences, waiting or running, that cannot meet their deadline any more: they are ended. Asked every step."""
+
+    def on_step(self, now_ns: int, scheduled: Mapping[Sequence, ScheduledSequence]) -> None:
+        """A step was made, perhaps an empty one: ``num_tokens`` of each are computed."""
+
+    def on_finished(self, seq: Sequence) -> None:
+        """It has ended, from waiting (then it was removed) or running, by its ``finish_reason``."""
+
 
 class KeyedWaitingSet(ABC):
-    """A heap by a fixed key, with lazy removal: what a policy is when its order is a key."""
+    """A heap by a fixed key: what a policy is when its order is a key. It learns nothing unless told to."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[Key, int, Sequence]] = []
-        self._waiting: dict[Sequence, int] = {}  # the number of its valid heap entry
-        self._num_entries = 0
+        self._waiting = LazyHeap[Sequence]()
 
     @abstractmethod
     def key(self, seq: Sequence) -> Key:
-        """Lowest first; static."""
+        """Lowest first. Taken when the sequence begins to wait, and of running ones to find a victim."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -62,36 +74,43 @@ class KeyedWaitingSet(ABC):
         """O(log n)."""
         if seq in self._waiting:
             raise ValueError(f"request {seq.request.request_id} choice {seq.choice} already waits")
-        self._num_entries += 1
-        self._waiting[seq] = self._num_entries
-        heapq.heappush(self._heap, (self.key(seq), self._num_entries, seq))
+        self._waiting.push(seq, self.key(seq))
 
     def requeue(self, seq: Sequence) -> None:
-        """O(log n): its key has not changed."""
+        """O(log n): by its key as of now."""
         self.add(seq)
 
     def remove(self, seq: Sequence) -> None:
         """O(1) now, O(log n) when its entry comes up."""
-        del self._waiting[seq]
-        if len(self._heap) > 64 and len(self._heap) > 4 * len(self._waiting):
-            self._heap = [entry for entry in self._heap if self._waiting.get(entry[2]) == entry[1]]
-            heapq.heapify(self._heap)
+        self._waiting.remove(seq)
 
     def peek(self) -> Sequence | None:
         """Amortized O(log n)."""
-        while self._heap and self._waiting.get(self._heap[0][2]) != self._heap[0][1]:
-            heapq.heappop(self._heap)
-        return self._heap[0][2] if self._heap else None
+        return self._waiting.peek()
 
     def pop(self) -> Sequence:
         """O(log n)."""
-        seq = self.peek()
-        if seq is None:
-            raise IndexError("nobody waits")
-        heapq.heappop(self._heap)
-        del self._waiting[seq]
-        return seq
+        return self._waiting.pop()
 
     def victim(self, running: Iterable[Sequence]) -> Sequence:
         """The one that would have been admitted last."""
         return max(running, key=self.key)
+
+    def makes_way(self, waiting: Sequence, running: ListOf[Sequence]) -> Sequence | None:
+        """Nobody: who runs goes on."""
+        return None
+
+    def hopeless(self, now_ns: int) -> Iterable[Sequence]:
+        """Nobody, before the deadline itself."""
+        return ()
+
+    def on_step(self, now_ns: int, scheduled: Mapping[Sequence, ScheduledSequence]) -> None:  # noqa: B027 - optional
+        """Its order does not depend on it."""
+
+    def on_finished(self, seq: Sequence) -> None:  # noqa: B027 - optional
+        """Its order does not depend on it."""
+
+
+def arrival_key(seq: Sequence) -> Key:
+    """By arrival at the gateway; ids only break ties."""
+    return (seq.request.arrival_ns, seq.request.request_id, seq.choice)

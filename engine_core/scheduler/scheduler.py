@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from engine_core.kv_cache.block import Block
 from engine_core.kv_cache.manager import Fork, KVCacheManager
 from engine_core.scheduler.budget import TokenBudget
+from engine_core.scheduler.charges import Charges
+from engine_core.scheduler.deadlines import Deadlines
+from engine_core.scheduler.disk_reads import DiskReads
 from engine_core.scheduler.forks import Forks
 from engine_core.scheduler.outputs import Reply, make_failure, make_output
 from engine_core.scheduler.policy import Policy
@@ -27,6 +30,7 @@ class StepPlan:
 
     output: SchedulerOutput
     sequences: tuple[Sequence, ...]
+    launched_ns: int = 0
 
 
 class NeedsCommit(Exception):
@@ -42,6 +46,7 @@ class SchedulerCounters:
     prefix_cache_queries: int = 0
     prefix_cache_hits: int = 0
     preemptions: int = 0  # sequences
+    preemptions_by_swap: int = 0  # of them: their KV was kept in a tier
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,9 @@ class Scheduler:
         self.running: list[Sequence] = []  # in order of admission; no finished ones
         self.counters = SchedulerCounters()
         self._forks = Forks(kv)
+        self._charges = Charges(clock)
+        self._reads = DiskReads(kv, clock)
+        self._deadlines = Deadlines()
         self._clock = clock
         self._free_slots = list(range(self.num_slots - 1, -1, -1))
         self._num_steps = 0
@@ -77,17 +85,18 @@ class Scheduler:
 
     @property
     def num_waiting(self) -> int:
-        """Sequences without a slot: in the policy's set, or behind their request's prompt."""
-        return len(self.policy) + self._forks.num_waiting
+        """Sequences without a slot: in the policy's set, behind their request's prompt, or behind the disk."""
+        return len(self.policy) + self._forks.num_waiting + self._reads.num_waiting
 
     @property
     def has_work(self) -> bool:
         """Something waits or runs."""
-        return bool(self.running or len(self.policy))
+        return bool(self.running or len(self.policy) or self._reads.num_waiting)
 
     def waiting_by_reason(self) -> dict[WaitReason, int]:
         """How many wait for what, as of the last step."""
-        reasons = {WaitReason.FORK: self._forks.num_waiting} if self._forks.num_waiting else {}
+        counts = {WaitReason.FORK: self._forks.num_waiting, WaitReason.KV_DISK: self._reads.num_waiting}
+        reasons = {reason: count for reason, count in counts.items() if count}
         for seq in self.policy:
             reason = WaitReason.POLICY if seq.wait_reason is None else seq.wait_reason
             reasons[reason] = reasons.get(reason, 0) + 1
@@ -105,6 +114,7 @@ class Scheduler:
         assert not self.running, f"{len(self.running)} sequences still run"
         assert not self.num_waiting, f"{self.num_waiting} sequences still wait"
         assert self.kv.num_used_blocks == 0, f"{self.kv.num_used_blocks} blocks are still referenced"
+        assert self.kv.tiers.num_held == 0, f"{self.kv.tiers.num_held} swapped blocks are still held"
         assert sorted(self._free_slots) == list(range(self.num_slots)), "a slot was lost or freed twice"
 
     # ---- what comes in
@@ -132,6 +142,7 @@ class Scheduler:
             if seq.wait_reason is None:  # else it was queued when it came, and has waited for its grammar
                 seq.record(EventKind.QUEUED, self._clock())
             seq.wait_reason = None
+        self._deadlines.add(request)
         self._forks.hold_back(request)
         self.policy.add(request.sequences[0])
 
@@ -150,6 +161,15 @@ class Scheduler:
         """The client is gone: all choices that have not ended do. Unknown ids have ended before: nothing."""
         return [self._end(seq, FinishReason.ABORT) for seq in self._unfinished(request_id)]
 
+    def drop_late(self) -> list[Reply]:
+        """End what is past its deadline, and what the policy says cannot make it. May be called while a step is in
+        flight: what that draws is for nobody. The cost does not depend on who else waits."""
+        now = self._clock()
+        expired = self._deadlines.take_expired(now)
+        late = [seq for request in expired for seq in self._unfinished(request.request_id)]
+        replies = [self._end(seq, FinishReason.DEADLINE) for seq in late]
+        return replies + [self._end(seq, FinishReason.DEADLINE) for seq in self.policy.hopeless(now)]
+
     def _unfinished(self, request_id: int) -> list[Sequence]:
         """Last choice first: the first one is who computes the prompt for the others."""
         request = self.requests.get(request_id)
@@ -162,14 +182,18 @@ class Scheduler:
         pending; blocks that sequences were given until then stay theirs."""
         budget = TokenBudget(self.limits.max_num_batched_tokens, self.limits.step_cost)
         step = StepBuilder(budget)
+        for seq in self._reads.take_ready():
+            seq.wait_reason = None
+            self.policy.requeue(seq)
         num_preemptions = self.counters.preemptions
         self._schedule_running(step, is_step_pending)
         if self.counters.preemptions == num_preemptions:
             self._admit_waiting(step, is_step_pending)
+        self.policy.on_step(self._clock(), step.entries)
         if not step.entries:
             return None
         self._num_steps += 1
-        plan = StepPlan(step.build(self._num_steps), tuple(step.entries))
+        plan = StepPlan(step.build(self._num_steps, self.kv.begin_step()), tuple(step.entries), self._clock())
         for seq, entry in step.entries.items():
             start, num_tokens = entry.start, entry.num_tokens
             if start < seq.request.num_prompt_tokens:
@@ -178,6 +202,10 @@ class Scheduler:
             seq.num_pending += entry.samples
             seq.steps_in_flight += 1
         return plan
+
+    def wait_for_disk(self) -> None:
+        """Nothing can run and nothing is on its way: sleep a moment if somebody waits for blocks that are read."""
+        self._reads.wait()
 
     def masks(self, plan: StepPlan) -> tuple[dict[int, bytes], list[Reply]]:
         """Slot to allowed ids for the plan's rows that waited for the commit before; finished ones need none.
@@ -198,7 +226,10 @@ class Scheduler:
     def commit(self, plan: StepPlan, result: ModelRunnerOutput) -> list[Reply]:
         """Take in what a step found: tokens, ends, published blocks."""
         replies: list[Reply] = []
+        self.kv.end_step()
+        self._charges.commit(plan.launched_ns, plan.output.num_tokens)
         for seq, entry, output in zip(plan.sequences, plan.output.scheduled, result.sequences, strict=True):
+            self._charges.charge(seq, entry.num_tokens)
             seq.steps_in_flight -= 1
             seq.num_pending -= entry.samples
             if seq.status is not SequenceStatus.FINISHED:
@@ -236,34 +267,62 @@ class Scheduler:
                 step.schedule(seq, num_tokens)
 
     def _admit_waiting(self, step: StepBuilder, is_step_pending: bool) -> None:
+        num_before = len(self.running)  # whoever is admitted in this step is nobody's victim
         while (seq := self.policy.peek()) is not None:
             if step.budget.is_spent:
                 reason = WaitReason.TOKEN_BUDGET
             elif len(self.running) >= self.limits.max_num_seqs:
                 reason = WaitReason.SEQUENCE_SLOTS
-            elif self._allocate_whole(seq, step):
+            elif self._forks.fork_of(seq) is None and self._reads.begin(seq):
+                self.policy.remove(seq)
+                seq.wait_reason = WaitReason.KV_DISK
+                seq.record(EventKind.BLOCKED, self._clock(), seq.wait_reason)
+                continue
+            elif self._allocate_whole(seq):
                 self._admit(seq, step)
                 continue
             elif self._forks.reclaim(but=seq if self.running or is_step_pending else None):
                 continue  # when nothing can end and give blocks back, its own fork may be what is in the way
             else:
                 reason = WaitReason.KV_BLOCKS
+            # The budget is another matter: it is spent on a prompt that has begun, and free again next time.
+            if reason is not WaitReason.TOKEN_BUDGET and self._make_way(seq, step, num_before, is_step_pending):
+                num_before -= 1
+                continue
             if seq.wait_reason is not reason:
                 seq.wait_reason = reason
                 seq.record(EventKind.BLOCKED, self._clock(), reason)
             return
 
-    def _allocate_whole(self, seq: Sequence, step: StepBuilder) -> bool:
+    def _make_way(self, seq: Sequence, step: StepBuilder, num_before: int, is_step_pending: bool) -> bool:
+        """Whether the policy had one of the first ``num_before`` running sequences preempted for ``seq``."""
+        victim = self.policy.makes_way(seq, self.running[:num_before])
+        if victim is None:
+            return False
+        if is_step_pending:
+            if len(self.running) > num_before:  # something was decided: next time, then
+                return False
+            raise NeedsCommit
+        step.remove(victim)
+        self._preempt(victim, seq)
+        return True
+
+    def _allocate_whole(self, seq: Sequence) -> bool:
         """Blocks for all its known tokens, so that what is admitted is not preempted before it has begun."""
         num_tokens = len(seq.token_ids)
         fork = self._forks.fork_of(seq)
         if fork is not None:
-            copies = self.kv.allocate_fork(seq.block_table, fork, num_tokens)
-            if copies is None:
+            if not self.kv.allocate_fork(seq.block_table, fork, num_tokens):
                 return False
-            step.copies.extend(copies)
             seq.num_computed_tokens = fork.num_tokens
             seq.num_published_blocks = fork.num_tokens // self.kv.block_size
+            return True
+        if (swapped := seq.swapped) is not None:
+            if not self.kv.swap_in(seq.block_table, swapped, seq.block_hashes, num_tokens):
+                return False
+            seq.swapped = None
+            seq.num_computed_tokens = swapped.num_tokens
+            seq.num_published_blocks = self.kv.num_findable(seq.block_table)
             return True
         shared: list[Block] = []
         self.kv.extend_hashes(seq.block_hashes, seq.token_ids, seq.request.extra_keys)
@@ -272,13 +331,14 @@ class Scheduler:
         if not self.kv.allocate(seq.block_table, num_tokens, shared):
             return False
         seq.num_computed_tokens = len(shared) * self.kv.block_size
-        seq.num_published_blocks = len(shared)
+        seq.num_published_blocks = self.kv.num_findable(seq.block_table)
         return True
 
     def _admit(self, seq: Sequence, step: StepBuilder) -> None:
         now, num_known = self._clock(), seq.num_computed_tokens
         self.policy.pop()
         seq.slot = self._free_slots.pop()
+        self._charges.begin(seq)
         seq.status, seq.wait_reason = SequenceStatus.RUNNING, None
         self.running.append(seq)
         if seq.was_admitted:
@@ -352,14 +412,16 @@ class Scheduler:
     # ---- ends
 
     def _preempt(self, victim: Sequence, by: Sequence) -> None:
-        """Recompute later: blocks and slot go back now. No step is in flight."""
+        """Blocks and slot go back now; its KV waits in a tier or is computed again. No step is in flight."""
         victim.record(EventKind.PREEMPTED, self._clock(), by.request.request_id)
         self.counters.preemptions += 1
         self.running.remove(victim)
+        swapped = self.kv.swap_out(victim.block_table, victim.num_computed_tokens)
         self._give_back(victim)
-        victim.status = SequenceStatus.WAITING
-        victim.num_computed_tokens = 0
-        if victim.has_prompt_logprobs_to_compute:
+        victim.status, victim.was_sought_on_disk = SequenceStatus.WAITING, False
+        victim.num_computed_tokens, victim.swapped = 0, swapped
+        self.counters.preemptions_by_swap += swapped is not None
+        if swapped is None and victim.has_prompt_logprobs_to_compute:
             victim.request.prompt_logprobs.clear()
         self.policy.requeue(victim)
 
@@ -372,6 +434,7 @@ class Scheduler:
     ) -> Reply:
         """The sequence is finished; the reply is its last output."""
         stop_id = stop_token_id(seq) if reason is FinishReason.STOP else None
+        self._charges.settle(seq)
         reply = make_output(seq, token_ids, output, reason, stop_id)
         self._leave(seq, reason)
         return reply
@@ -389,7 +452,8 @@ class Scheduler:
         elif seq.waits_for_fork:
             self._forks.drop(seq)
         else:
-            self.policy.remove(seq)
+            if not self._reads.drop(seq):
+                self.policy.remove(seq)
             if not seq.was_admitted:
                 self._forks.begin(seq)
         if seq.request.is_continued and reason is FinishReason.LENGTH:
@@ -397,6 +461,7 @@ class Scheduler:
         seq.status, seq.finish_reason = SequenceStatus.FINISHED, reason
         if seq is seq.request.sequences[0]:  # nobody else would compute the prompt
             self._release_forks(seq.request, is_computed=False)
+        self.policy.on_finished(seq)
         if not seq.steps_in_flight:
             self._retire(seq)
 
@@ -404,9 +469,14 @@ class Scheduler:
         self._give_back(seq)
         if all(other.is_finished and other.slot < 0 for other in seq.request.sequences):
             del self.requests[seq.request.request_id]
+            self._deadlines.forget(seq.request)
 
     def _give_back(self, seq: Sequence) -> None:
+        self._charges.settle(seq)
         self.kv.release(seq.block_table)
+        if seq.swapped is not None:
+            self.kv.tiers.drop(seq.swapped)
+            seq.swapped = None
         seq.num_published_blocks = seq.num_sent_blocks = 0
         if seq.slot >= 0:
             self._free_slots.append(seq.slot)

@@ -14,7 +14,6 @@ class StepBuilder:
     def __init__(self, budget: TokenBudget) -> None:
         self.budget = budget
         self.entries: dict[Sequence, ScheduledSequence] = {}
-        self.copies: list[tuple[int, int]] = []
         self._bound: list[Sequence] = []
 
     def bind(self, seq: Sequence) -> None:
@@ -45,8 +44,9 @@ class StepBuilder:
         if entry is not None:
             self.budget.refund(entry.num_tokens, entry.start)
 
-    def build(self, step: int) -> SchedulerOutput:
-        """The step. Sequences count as told about all blocks of their tables from here on."""
+    def build(self, step: int, copies: tuple[tuple[int, int], ...]) -> SchedulerOutput:
+        """The step, which begins with ``copies`` of blocks. Sequences count as told about all blocks of their tables
+        from here on."""
         bindings = tuple(
             SlotBinding(seq.slot, seq.token_ids.copy(), seq.num_prompt_tokens, seq.choice, seq.request.params)
             for seq in self._bound
@@ -58,4 +58,4 @@ class StepBuilder:
                 block_ids = tuple(block.block_id for block in blocks[seq.num_sent_blocks :])
                 updates.append(BlockTableUpdate(seq.slot, seq.num_sent_blocks, block_ids))
                 seq.num_sent_blocks = len(blocks)
-        return SchedulerOutput(step, bindings, tuple(updates), tuple(self.copies), tuple(self.entries.values()))
+        return SchedulerOutput(step, bindings, tuple(updates), copies, tuple(self.entries.values()))

@@ -12,17 +12,26 @@ from starlette.types import Receive, Scope, Send
 from gateway.disconnect import ClientDisconnected
 from gateway.responses import send_body
 from gateway.state import GatewayState
+from gateway.visit import Visit
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One request and the way back to its client. ``arrival_ns``: CLOCK_MONOTONIC, when its head was read."""
+    """One request and the way back to its client. ``arrival_ns``: CLOCK_MONOTONIC, when its head was read.
+    ``visit``: of a generating request that was let in."""
 
     state: GatewayState
     request: Request
     receive: Receive
     send: Send
     arrival_ns: int
+    visit: Visit | None = None
+
+    @property
+    def admitted(self) -> Visit:
+        """The visit of a request that is past admission."""
+        assert self.visit is not None
+        return self.visit
 
     async def reply(self, body: bytes) -> None:
         """A whole JSON response, 200."""

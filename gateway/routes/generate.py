@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
+from msgspec import UNSET
+
 from gateway.disconnect import cancel_on_disconnect
 from gateway.engine_client import GenerationRequest
 from gateway.generation import ChoiceDelta, Generation, TextOptions
@@ -19,11 +21,14 @@ from gateway.recorder import RequestRecorder
 from gateway.routes.endpoint import Exchange
 from gateway.routes.prompts import off_loop
 from gateway.schema.common import GenerationFields, Usage, make_usage
+from gateway.schema.deadline import HEADER as DEADLINE_HEADER
+from gateway.schema.deadline import deadline_missed, requested_deadline_ns
 from gateway.schema.resolve import ModelLimits, resolve_max_tokens, resolve_sampling
 from gateway.schema.sampling import GenerationParams
 from gateway.schema.structured import GrammarRequest
 from gateway.stream_interval import StreamInterval
 from gateway.streaming import ChunkEncoder, send_stream
+from gateway.tenant_usage import Bill
 from gateway.text.bad_words import encode_bad_words
 from ipc.errors import RequestError
 from ipc.params import BeamParams
@@ -113,7 +118,7 @@ def make_generation(
     keeps_special_tokens: bool = False,
 ) -> Generation:
     """The generation of one prompt, everything resolved and checked. Raises RequestError naming the field."""
-    state = exchange.state
+    state, visit = exchange.state, exchange.admitted
     max_tokens = resolve_max_tokens(
         params.max_tokens,
         default_max_tokens,
@@ -147,7 +152,11 @@ def make_generation(
         grammar_param="" if grammar is None else grammar.param,
         beam=beam,
         cache_salt=body.cache_salt or "",
-        priority=body.priority or 0,
+        priority=visit.tenant.priority(body.priority or 0),
+        tenant=visit.tenant.name,
+        weight=visit.tenant.weight,
+        bill=visit.bill,
+        deadline_ns=requested_deadline_ns(body, headers.get(DEADLINE_HEADER), exchange.arrival_ns),
         traceparent=trace.traceparent,
     )
     options = TextOptions(
@@ -156,7 +165,12 @@ def make_generation(
         skip_special_tokens=params.skip_special_tokens and not keeps_special_tokens,
         with_offsets=with_offsets,
     )
-    return Generation(state.client, request, options, state.tokenizer, RequestRecorder(state.metrics, request, trace))
+    recorder = RequestRecorder(state.metrics, request, trace)
+    generation = Generation(state.client, request, options, state.tokenizer, recorder)
+    visit.ticket.attach(
+        generation, num_prompt_tokens=len(prompt_ids), num_choices=params.n, max_tokens=sampling.max_tokens
+    )
+    return generation
 
 
 async def answer(
@@ -167,9 +181,11 @@ async def answer(
     envelope: Envelope,
 ) -> None:
     """The whole exchange from here on, streamed or not. The same errors either way."""
-    group = GenerationGroup(generations)
+    group, bill = GenerationGroup(generations), exchange.admitted.bill if body.return_cost else None
     if body.is_stream:
-        await send_stream(exchange.receive, exchange.send, group, _Events(group, response_format, envelope, body))
+        events = _Events(group, response_format, envelope, body, bill)
+        keep_alive = exchange.state.config.sse_keep_alive_interval
+        await send_stream(exchange.receive, exchange.send, group, events, keep_alive=keep_alive)
         return
     num_choices = generations[0].request.n
     results = [ChoiceResult(index, index // num_choices) for index in range(len(generations) * num_choices)]
@@ -178,7 +194,11 @@ async def answer(
         while deltas := await group.deltas():
             for prompt_index, delta in deltas:
                 results[prompt_index * num_choices + delta.choice].add(delta)
-    encode = partial(response_format.whole, results, partial(_usage, group, response_format))
+        if bill is not None:
+            await bill.until_charged(len(results))
+    if all(result.finish_reason == "deadline" for result in results):
+        raise deadline_missed()
+    encode = partial(response_format.whole, results, partial(_usage, group, response_format, bill))
     await exchange.reply(await off_loop(exchange.state, _num_prompt_logprobs(generations), encode))
 
 
@@ -191,9 +211,14 @@ class _Events:
     """Implements ``event_pump.EventEncoder`` for any response format."""
 
     def __init__(
-        self, group: GenerationGroup, response_format: ResponseFormat, envelope: Envelope, body: GenerationFields
+        self,
+        group: GenerationGroup,
+        response_format: ResponseFormat,
+        envelope: Envelope,
+        body: GenerationFields,
+        bill: Bill | None,
     ) -> None:
-        self._group, self._format = group, response_format
+        self._group, self._format, self._bill = group, response_format, bill
         self._num_choices = group.generations[0].request.n
         self._encoder = ChunkEncoder(
             {
@@ -215,7 +240,7 @@ class _Events:
         """As many events as the deltas make; a delta without anything to show is no event."""
         if self._interval is not None:
             deltas = self._interval.push(deltas)
-        usage = _usage(self._group, self._format) if self._has_continuous_usage else None
+        usage = _usage(self._group, self._format, self._bill) if self._has_continuous_usage else None
         chunk = self._encoder.chunk
         events: list[bytes] = []
         for prompt_index, delta in deltas:
@@ -231,15 +256,20 @@ class _Events:
                 events.append(chunk(index, fields, usage))
         return b"".join(events)
 
-    def ending(self) -> bytes:
+    async def ending(self) -> bytes:
         """The chunk with the usage, if it was asked for."""
-        return self._encoder.usage_chunk(_usage(self._group, self._format)) if self._includes_usage else b""
+        if not self._includes_usage:
+            return b""
+        if self._bill is not None:
+            await self._bill.until_charged(len(self._group.generations) * self._num_choices)
+        return self._encoder.usage_chunk(_usage(self._group, self._format, self._bill))
 
 
-def _usage(group: GenerationGroup, response_format: ResponseFormat) -> Usage:
+def _usage(group: GenerationGroup, response_format: ResponseFormat, bill: Bill | None) -> Usage:
     return make_usage(
         group.num_prompt_tokens,
         group.num_output_tokens,
         group.num_cached_tokens,
         response_format.num_reasoning_tokens,
+        UNSET if bill is None else bill.cost(),
     )

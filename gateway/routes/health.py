@@ -20,7 +20,11 @@ async def ready(exchange: Exchange) -> None:
 
 async def metrics(exchange: Exchange) -> None:
     """Prometheus text."""
-    await send_body(exchange.send, 200, exchange.state.metrics.render(), CONTENT_TYPE)
+    state = exchange.state
+    state.admission.publish()
+    for label, usage in state.tenants.usage_by_label().items():
+        state.metrics.set_tenant_usage(label, usage)
+    await send_body(exchange.send, 200, state.metrics.render(), CONTENT_TYPE)
 
 
 async def version(exchange: Exchange) -> None:

@@ -6,11 +6,13 @@ Every optional field takes null and means "not given" by it. Unknown fields are 
 from typing import Any, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from gateway.request_id import is_request_id
 from gateway.schema.sampling import INT64_MAX, INT64_MIN, GenerationParams
 from gateway.schema.structured import GrammarRequest, ResponseFormat, StructuredOutputs, grammar_request
 from gateway.schema.truncation import check_truncation_fields
+from gateway.tenant_usage import Cost
 from ipc.errors import RequestError
 
 UNSUPPORTED: dict[str, tuple[object, ...]] = {
@@ -75,6 +77,7 @@ class GenerationFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
     bad_words: list[str] | None = None
     add_special_tokens: bool | None = None
     priority: int | None = None
+    deadline_ms: int | None = None
     cache_salt: str | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
@@ -82,6 +85,7 @@ class GenerationFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
     return_prompt_text: bool | None = None
+    return_cost: bool | None = None
     truncate_prompt_tokens: int | None = None
     truncation_side: Literal["left", "right"] | None = None
     stream_interval: int | None = None
@@ -177,6 +181,8 @@ def _check_streaming(request: GenerationFields) -> None:
             raise RequestError("stream_interval must be at least 1 and fit in 64 bits", param="stream_interval")
         if request.stream_interval > 1 and not request.is_stream:
             raise RequestError("stream_interval is only allowed when stream is true", param="stream_interval")
+    if request.return_cost and request.is_stream and not request.includes_usage:
+        raise RequestError("return_cost needs stream_options.include_usage when stream is true", param="return_cost")
     if request.prompt_logprobs is not None:
         if request.prompt_logprobs < 0:
             raise RequestError("prompt_logprobs must be at least 0", param="prompt_logprobs")
@@ -237,16 +243,24 @@ class CompletionTokensDetails(msgspec.Struct):
 
 
 class Usage(msgspec.Struct):
-    """Token counts over all prompts and choices of a request; each prompt counts once whatever n is."""
+    """Token counts over all prompts and choices of a request; each prompt counts once whatever n is. ``cost``: where
+    it was asked for."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
     completion_tokens_details: CompletionTokensDetails
+    cost: Cost | UnsetType = UNSET
 
 
-def make_usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int, reasoning_tokens: int = 0) -> Usage:
+def make_usage(
+    prompt_tokens: int,
+    completion_tokens: int,
+    cached_tokens: int,
+    reasoning_tokens: int = 0,
+    cost: Cost | UnsetType = UNSET,
+) -> Usage:
     """The usage object of these counts."""
     return Usage(
         prompt_tokens,
@@ -254,4 +268,5 @@ def make_usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int, r
         prompt_tokens + completion_tokens,
         PromptTokensDetails(cached_tokens),
         CompletionTokensDetails(reasoning_tokens),
+        cost,
     )

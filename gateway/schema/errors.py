@@ -14,6 +14,11 @@ from ipc.errors import CapacityError, EngineError, OctavoError, RequestError
 MAX_MESSAGE_CHARS = 1000
 """Longer messages are cut: a client's own text must not come back without bound."""
 
+REQUEST_ERROR_HEADERS = {
+    408: {"x-should-retry": "false"},  # OpenAI's clients would ask again, and whoever set the deadline does not wait
+    413: {"Connection": "close"},
+}
+
 RETRY_AFTER_UNREADY = 5
 """Seconds that a client is told to wait while no engine is ready. An engine's start takes a few of these."""
 
@@ -64,7 +69,7 @@ def from_exception(error: OctavoError) -> HttpError:
     """The answer for an error raised on purpose. Anything else in the tree is a 500 with its own message."""
     match error:
         case RequestError():
-            headers = {"Connection": "close"} if error.status == 413 else {}
+            headers = REQUEST_ERROR_HEADERS.get(error.status, {})
             return http_error(error.status, error.message, param=error.param, code=error.code, headers=headers)
         case CapacityError():
             retry = {"Retry-After": str(max(1, math.ceil(error.retry_after)))}
@@ -79,4 +84,6 @@ def from_exception(error: OctavoError) -> HttpError:
 def _error_type(status: int) -> str:
     if status == 429:
         return "rate_limit_error"
+    if status == 408:
+        return "timeout_error"
     return "invalid_request_error" if status < 500 else "server_error"

@@ -14,6 +14,7 @@ TINY = ("--load-format", "dummy", "--dtype", "float32", "--served-model-name", "
 # One core for each server: see ServerProcess. Starting takes a few seconds, so most tests share one.
 MAX_MODEL_LEN = 32768
 MAX_NUM_SEQS = 16
+PATIENT = ("--max-num-queued-reqs", "4096", "--max-queue-wait", "86400")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -43,7 +44,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def main_process(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     sizes = ("--max-model-len", str(MAX_MODEL_LEN), "--max-num-seqs", str(MAX_NUM_SEQS), "--num-kv-blocks", "16384")
-    with ServerProcess(tmp_path_factory.mktemp("main"), str(tiny_model), *TINY, *sizes) as process:
+    with ServerProcess(tmp_path_factory.mktemp("main"), str(tiny_model), *TINY, *sizes, *PATIENT) as process:
         yield process.wait_ready()
 
 
@@ -58,7 +59,7 @@ def server(main_process: ServerProcess) -> Iterator[ServerProcess]:
 def small_process(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     sizes = ("--max-model-len", "512", "--max-num-seqs", "4", "--num-kv-blocks", "24", "--block-size", "16")
     budget = ("--max-num-batched-tokens", "128", "--async-scheduling")  # steps overlap: nothing may show it
-    with ServerProcess(tmp_path_factory.mktemp("small"), str(tiny_model), *TINY, *sizes, *budget) as process:
+    with ServerProcess(tmp_path_factory.mktemp("small"), str(tiny_model), *TINY, *sizes, *budget, *PATIENT) as process:
         yield process.wait_ready()
 
 
@@ -72,7 +73,7 @@ def small_server(small_process: ServerProcess) -> Iterator[ServerProcess]:
 @pytest.fixture(scope="session")
 def single_process(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     sizes = ("--max-model-len", "32768", "--max-num-seqs", "1", "--max-num-batched-tokens", "2")
-    with ServerProcess(tmp_path_factory.mktemp("single"), str(tiny_model), *TINY, *sizes) as process:
+    with ServerProcess(tmp_path_factory.mktemp("single"), str(tiny_model), *TINY, *sizes, *PATIENT) as process:
         yield process.wait_ready()
 
 

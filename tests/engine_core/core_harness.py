@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fake_device import KV, FakeDevice
+from fake_disk import FakeDisk
 from fake_model import VOCAB_SIZE, make_grammar
 from ledger import Ledger
 from step_checks import check_blocks_and_slots, check_plan, live_sequences
@@ -12,7 +13,9 @@ from engine_core import registry
 from engine_core.beam import BeamSearches
 from engine_core.channel import Compiled, GatewayGone, Inbound
 from engine_core.core import EngineCore
+from engine_core.kv_cache.host_tier import HostTier
 from engine_core.kv_cache.manager import KVCacheManager
+from engine_core.kv_cache.tier_costs import PreemptionMode, TierCosts
 from engine_core.request_builder import AddReader
 from engine_core.scheduler.scheduler import Scheduler, SchedulerLimits
 from engine_core.sequence import GrammarError
@@ -39,6 +42,9 @@ class Sizes:
     enable_prefix_caching: bool = True
     overlap: bool = True
     step_cost: StepCost | None = None
+    num_host_blocks: int = 0
+    has_disk: bool = False
+    preemption_mode: PreemptionMode = "swap"  # if there are host blocks
 
 
 @dataclass(slots=True)
@@ -100,15 +106,24 @@ class CoreHarness:
 
     def __init__(self, sizes: Sizes) -> None:
         self.sizes = sizes
+        self.disk = FakeDisk(lambda index: self.device.kv[sizes.num_blocks + index]) if sizes.has_disk else None
+        self.tiers: HostTier | None = None
+        if sizes.num_host_blocks:
+            costs = TierCosts(sizes.preemption_mode)
+            self.tiers = HostTier(sizes.num_blocks, sizes.num_host_blocks, costs, self.disk)
         self.kv = KVCacheManager(
-            sizes.num_blocks, sizes.block_size, enable_prefix_caching=sizes.enable_prefix_caching, root=b"root"
+            sizes.num_blocks,
+            sizes.block_size,
+            enable_prefix_caching=sizes.enable_prefix_caching,
+            root=b"root",
+            tiers=self.tiers,
         )
         limits = SchedulerLimits(sizes.max_num_seqs, sizes.max_num_batched_tokens, sizes.max_model_len, sizes.step_cost)
         clock = make_clock()
         self.scheduler = Scheduler(registry.load("policy", sizes.policy)(), self.kv, limits, clock)
         self.device = FakeDevice(
             self.scheduler.num_slots,
-            sizes.num_blocks,
+            sizes.num_blocks + sizes.num_host_blocks,
             sizes.block_size,
             sizes.max_model_len,
             on_launch=self._on_launch,
@@ -195,7 +210,9 @@ class CoreHarness:
 
     def _check_published(self) -> None:
         """What the prefix cache can find is computed, and a hash stands for one prefix for ever."""
-        for block in self.kv.pool.blocks:
+        # A host block that is findable may have its copy still to come, in a step that holds a reference.
+        host_blocks = self.tiers.pool.blocks if self.tiers is not None else []
+        for block in [*self.kv.pool.blocks, *(block for block in host_blocks if not block.num_references)]:
             if block.block_hash is not None:
                 contents = tuple(self.device.kv[block.block_id])
                 assert None not in contents, f"block {block.block_id} is findable before it is computed"
@@ -219,6 +236,9 @@ def make_add(
     num_prompt_logprobs: int = -1,
     cache_salt: str = "",
     priority: int = 0,
+    tenant: str = "",
+    weight: float = 1.0,
+    deadline_ns: int = 0,
     grammar: str | None = None,
     beam: BeamParams | None = None,
     choices: dict[int, list[int]] | None = None,
@@ -236,6 +256,9 @@ def make_add(
         grammar=None if grammar is None else ("broken" if grammar == "broken" else "alternating", grammar),
         cache_salt=cache_salt,
         priority=priority,
+        tenant=tenant,
+        weight=weight,
+        deadline_ns=deadline_ns,
         is_resumed=choices is not None,
         beam=beam,
     )

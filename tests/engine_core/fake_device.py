@@ -86,6 +86,12 @@ class FakeDevice:
         self.masks_seen.append(masks)
         self.queue.append(lambda: self._sample(handle, masks))
 
+    def copy_blocks(self, copies: tuple[tuple[int, int], ...]) -> None:
+        while self.queue:
+            self.queue.popleft()()
+        for source, destination in copies:
+            self.kv[destination] = list(self.kv[source])
+
     def shutdown(self) -> None:
         self.is_shut_down = True
 
@@ -102,9 +108,8 @@ class FakeDevice:
         for update in plan.block_table_updates:
             assert update.start == len(self.tables[update.slot]), "a block table grows at its end"
             self.tables[update.slot].extend(update.block_ids)
-        copied = [(destination, list(self.kv[source])) for source, destination in plan.block_copies]
-        for destination, contents in copied:
-            self.kv[destination] = contents
+        for source, destination in plan.block_copies:
+            self.kv[destination] = list(self.kv[source])
         written: set[tuple[int, int]] = set()
         for entry, owner in zip(plan.scheduled, owners, strict=True):
             self._write(entry, owner, written)

@@ -126,6 +126,10 @@ class Ledger:
     def _finish(self, entry: Entry, choice: Choice, output: Output, token_ids: list[int]) -> None:
         assert output.finish is not None
         choice.finish = finish = FinishReason(output.finish)
+        if finish is FinishReason.DEADLINE:
+            assert entry.add.deadline_ns, "it had none"
+            assert not token_ids
+            return
         if choice.wanted is not None and not token_ids:
             assert finish is choice.wanted
             return

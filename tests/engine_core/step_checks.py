@@ -3,7 +3,7 @@
 from collections import Counter
 
 from engine_core.scheduler.scheduler import Scheduler
-from engine_core.sequence import Sequence
+from engine_core.sequence import Sequence, SequenceStatus
 from engine_core.step import SchedulerOutput
 
 
@@ -57,6 +57,11 @@ def check_blocks_and_slots(scheduler: Scheduler) -> None:
         references.update(block.block_id for block in fork.table.blocks)
     for block in scheduler.kv.pool.blocks:
         assert block.num_references == references[block.block_id], f"block {block.block_id}"
+    assert scheduler.kv.tiers.num_held == sum(len(seq.swapped.blocks) for seq in sequences if seq.swapped is not None)
+    for seq in sequences:
+        if seq.swapped is not None:
+            assert seq.status is SequenceStatus.WAITING
+            assert all(block.num_references for block in seq.swapped.blocks)
     slots = [seq.slot for seq in sequences if seq.slot >= 0]
     assert len(set(slots)) == len(slots), "two sequences have one slot"
     assert all(0 <= slot < scheduler.num_slots for slot in slots)

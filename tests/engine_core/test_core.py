@@ -52,7 +52,7 @@ def contents(messages: list[tuple[bytes, ToGateway]]) -> dict[tuple[int, int], l
         if isinstance(message, Outputs):
             for output in message.outputs:
                 said = found.setdefault((output.request_id, output.choice), [])
-                said.append(structs.replace(output, events=(), num_cached_tokens=0))
+                said.append(structs.replace(output, events=(), num_cached_tokens=0, device_ns=0, kv_block_ns=0))
         elif isinstance(message, Failed):
             found.setdefault((message.request_id, -1), []).append(message)
     return found
@@ -256,6 +256,8 @@ def test_a_request_that_cannot_be_one_fails() -> None:
         ({"params": SamplingParams(eos_token_ids=(-1,))}, "outside the vocabulary"),
         ({"params": SamplingParams(bad_words=((1, 12),))}, "outside the vocabulary"),
         ({"adapter": "a"}, "no adapters"),
+        ({"weight": 0.0}, "a weight of 0.0 is no share"),
+        ({"weight": float("nan")}, "a weight of nan is no share"),
     ],
 )
 def test_an_add_that_would_hurt_the_engine_is_unfit(change: dict[str, object], problem: str) -> None:
@@ -389,3 +391,15 @@ def test_statistics_are_sent_on_going_idle() -> None:
     assert isinstance(last, Stats)
     assert (last.num_running, last.num_waiting, last.num_free_blocks) == (0, 0, last.num_blocks)
     assert last.generation_tokens > 0
+
+
+@both
+def test_the_last_output_says_what_a_choice_has_cost(overlap: bool) -> None:
+    engine = CoreHarness(Sizes(overlap=overlap))
+    engine.add(make_add(1, [1, 2, 3, 4, 5, 6, 7], SamplingParams(max_tokens=9), n=2))
+    engine.add(make_add(2, [5, 5], SamplingParams(max_tokens=20)))
+    messages = [message for _, message in engine.run_until_idle() if isinstance(message, Outputs)]
+    outputs = [output for message in messages for output in message.outputs]
+    for output in outputs:
+        assert (output.device_ns > 0) == (output.kv_block_ns > 0) == (output.finish is not None)
+    assert sum(output.finish is not None for output in outputs) == 3

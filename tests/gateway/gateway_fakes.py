@@ -129,6 +129,9 @@ class FakeStream:
         elif self._queue:
             self.num_outputs += 1
             self._arrived = self._queue.pop(0)
+            for output in self._arrived:
+                if output.finish is not None and self.request.bill is not None:
+                    self.request.bill.charge(250_000_000, 1_500_000_000)
         self.notifier.notify()
 
     def finish_choice(self, choice: int, num_tokens: int) -> None:
@@ -187,6 +190,8 @@ class FakeStream:
 
 class FakeEngineClient:
     """``script`` is asked for every request."""
+
+    num_in_flight = 0
 
     def __init__(self, num_blocks: int = 64) -> None:
         self.script: Callable[[GenerationRequest], Script] = lambda request: Script()

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from gateway_fakes import EOS, TOKENIZER, ids
-from test_engine_client import Engine
+from test_engine_client import Engine, on_a_loop
 
 from gateway.engine_client import EngineStream, GenerationRequest
-from gateway.event_pump import EventPump
+from gateway.event_pump import KEEP_ALIVE, EventPump
 from gateway.generation import ChoiceDelta, Generation, TextOptions
 from gateway.generation_group import GenerationGroup
 from gateway.recorder import RequestRecorder
@@ -26,7 +26,7 @@ class PlainEvents:
     def encode(self, deltas: Sequence[tuple[int, ChoiceDelta]]) -> bytes:
         return "".join(f"{prompt}.{delta.choice}={delta.text};" for prompt, delta in deltas if delta.text).encode()
 
-    def ending(self) -> bytes:
+    async def ending(self) -> bytes:
         return b"end"
 
 
@@ -49,7 +49,8 @@ class Client:
 class Exchange:
     """A response of ``num_prompts`` prompts with n choices each, being sent."""
 
-    def __init__(self, num_prompts: int, n: int) -> None:
+    def __init__(self, num_prompts: int, n: int, keep_alive: float = 0.0) -> None:
+        self.keep_alive = keep_alive
         self.engine, self.client = Engine(), Client()
         params = SamplingParams(max_tokens=100, eos_token_ids=(EOS,))
         request = GenerationRequest("tiny", [5, 6, 7], params, time.monotonic_ns(), n=n)
@@ -64,7 +65,7 @@ class Exchange:
     async def run(self) -> None:
         async with GenerationGroup(self.generations) as group:
             await group.accepted()
-            await EventPump(self.client.send, group, PlainEvents()).run()
+            await EventPump(self.client.send, group, PlainEvents(), self.keep_alive).run()
 
     async def begin(self) -> "asyncio.Task[None]":
         task = asyncio.create_task(self.run())
@@ -208,3 +209,44 @@ def test_news_that_taking_makes_are_taken_next() -> None:
         assert exchange.generations[0].num_output_tokens == 2
 
     with_exchange(1, 1, test)
+
+
+async def until_sent(client: Client, body: bytes, count: int) -> None:
+    while client.sent.count(body) < count:
+        await asyncio.sleep(0.001)
+
+
+@on_a_loop
+async def test_silence_is_broken_by_comments_until_the_end() -> None:
+    exchange = Exchange(1, 1, keep_alive=0.02)
+    task = await exchange.begin()
+    await until_sent(exchange.client, KEEP_ALIVE, 2)
+    exchange.step((0, 0, "a"))
+    assert exchange.client.sent[-1] == b"0.0=a;"
+    await until_sent(exchange.client, KEEP_ALIVE, 3)
+    exchange.step((0, 0, "b"), finish=FinishReason.LENGTH)
+    await task
+    assert [body for body in exchange.client.sent if body != KEEP_ALIVE] == [b"0.0=a;", b"0.0=b;", b"end"]
+
+
+@on_a_loop
+async def test_a_client_that_does_not_read_is_not_sent_comments_too() -> None:
+    exchange = Exchange(1, 1, keep_alive=0.005)
+    task = await exchange.begin()
+    exchange.client.reads.clear()
+    exchange.step((0, 0, "a"))
+    await asyncio.sleep(0.05)
+    assert exchange.client.sent[-1] == b"0.0=a;"
+    exchange.client.reads.set()
+    await until_sent(exchange.client, KEEP_ALIVE, 1)
+    exchange.step((0, 0, "b"), finish=FinishReason.LENGTH)
+    await task
+
+
+@on_a_loop
+async def test_a_comment_that_cannot_be_sent_ends_the_stream() -> None:
+    exchange = Exchange(1, 1, keep_alive=0.005)
+    task = await exchange.begin()
+    exchange.client.error = OSError("gone")
+    with pytest.raises(OSError, match="gone"):
+        await task

@@ -155,4 +155,4 @@ def test_both_kinds_of_stop_ids_end_a_sequence() -> None:
 
 
 def test_reasons_have_the_names_that_clients_see() -> None:
-    assert [reason.name.lower() for reason in FinishReason] == ["stop", "length", "abort", "error"]
+    assert [reason.name.lower() for reason in FinishReason] == ["stop", "length", "abort", "error", "deadline"]

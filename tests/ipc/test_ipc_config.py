@@ -50,6 +50,9 @@ def test_a_configuration_does_not_change(kind: type[Struct]) -> None:
         (CacheConfig, "gpu_memory_utilization", [0.01, 1.0, 1], [0.0, 1.01, -0.5]),
         (CacheConfig, "enable_prefix_caching", [True, False], ["yes", 1]),
         (CacheConfig, "num_kv_blocks", [None, 1], ["many"]),
+        (CacheConfig, "preemption_mode", ["auto", "recompute", "swap"], ["drop", None]),
+        (CacheConfig, "kv_host_memory_bytes", [0, 1], [-1, None]),
+        (CacheConfig, "kv_disk_path", [None, "kv"], [5]),
         (SchedulerConfig, "max_num_seqs", [1, 65536], [0, -1, 65537, None]),
         (SchedulerConfig, "max_num_batched_tokens", [None, 1], ["many"]),
         (SchedulerConfig, "async_scheduling", [None, True, False], ["auto"]),
@@ -78,3 +81,8 @@ def test_an_engine_reads_what_the_supervisor_writes() -> None:
         log_level="debug",
     )
     assert msgspec.json.decode(msgspec.json.encode(config), type=EngineConfig) == config
+
+
+def test_a_priority_counts_under_its_policy_and_under_those_that_are_not_ours() -> None:
+    names = ("fcfs", "short-first", "short_first", "deadline", "fair", "priority", "somebody-elses")
+    assert [SchedulerConfig(scheduling_policy=name).looks_at_priority for name in names] == [False] * 5 + [True] * 2

@@ -70,6 +70,34 @@ COUNTERS = (
 GAUGES = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
 
 
+def test_what_became_of_kv_is_told_by_kind_direction_and_tier() -> None:
+    scraped = Scraped()
+    stats = Stats(
+        incarnation=0,
+        time_ns=0,
+        preemptions_swap=1,
+        preemptions_recompute=2,
+        kv_blocks_out=3,
+        kv_blocks_in=4,
+        kv_hits_host=5,
+        kv_hits_disk=6,
+        num_host_blocks=7,
+        num_used_host_blocks=8,
+        kv_disk_bytes=9,
+        kv_disk_corrupt_files=10,
+        kv_disk_errors=11,
+    )
+    scraped.report(stats)
+    assert [scraped.read("preemptions_by_kind_total", kind=kind) for kind in ("swap", "recompute")] == [1, 2]
+    assert [scraped.read("kv_blocks_copied_total", direction=name) for name in ("out", "in")] == [3, 4]
+    assert [scraped.read("kv_tier_hits_total", tier=tier) for tier in ("host", "disk")] == [5, 6]
+    names = ("kv_host_blocks", "kv_host_blocks_used", "kv_disk_bytes")
+    assert [scraped.read(name) for name in (*names, "kv_disk_corrupt_files_total", "kv_disk_errors_total")] == [
+        *(7, 8, 9),
+        *(10, 11),
+    ]
+
+
 def test_one_report_is_shown_as_it_is() -> None:
     scraped = Scraped()
     scraped.report(busy(0, 5))

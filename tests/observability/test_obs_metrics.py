@@ -141,7 +141,7 @@ def test_http_methods_that_a_client_made_up_share_one_label() -> None:
 
 def test_restarts_are_counted() -> None:
     metrics = make_metrics()
-    metrics.count_engine_restart()
+    metrics.count_engine_restart(0)
     assert read(metrics, "octavo:engine_restarts_total") == 1
 
 

@@ -1,7 +1,7 @@
 """Takes ``python -m engine_core``'s place: no torch, the same wire, and it does what the model folder's orders say.
 
 Its text is the prompt's last token again and again, one a millisecond. Started by a script of
-``octavo_stubs.make_executable``.
+``octavo_stubs.make_executable``. Orders that name a token id are about requests whose prompt ends with it.
 """
 
 import json
@@ -17,11 +17,13 @@ import zmq
 
 from ipc.codec import decode_for_engine, encode, pack_ids, unpack_ids
 from ipc.config import EngineConfig
+from ipc.journal import StepJournal
 from ipc.messages import (
     PROTOCOL,
     Abort,
     Accepted,
     Add,
+    Beat,
     Failed,
     Finish,
     FinishReason,
@@ -45,20 +47,29 @@ class Stub:
         self.incarnation, self.orders = config.transport.incarnation, orders
         self.socket = bind_router(zmq.Context(), config.transport)
         self.running: dict[tuple[int, int], tuple[bytes, int, int]] = {}  # owner, token, tokens left
-        self.num_tokens = 0
+        self.num_tokens = self.num_loops = 0
+        assert config.journal is not None
+        self.journal = StepJournal(Path(config.journal), 64)
 
     def send(self, owner: bytes, message: ToGateway) -> None:
         self.socket.send_multipart((owner, encode(message)))
 
     def serve(self) -> None:
         while True:
+            self.num_loops += 1
             while self.socket.poll(1):
                 owner, data = self.socket.recv_multipart()
                 self.handle(owner, decode_for_engine(data))
+            self.journal.begin(self.num_loops, [request_id for request_id, _ in self.running])
             for (request_id, choice), (owner, token, left) in list(self.running.items()):
+                self.beat(owner)
                 time.sleep(self.orders.get("seconds_per_token", 0))
                 self.num_tokens += 1
                 self.advance(owner, request_id, choice, token, left - 1)
+            self.journal.end(self.num_loops)
+
+    def beat(self, owner: bytes) -> None:
+        self.send(owner, Beat(self.incarnation, self.num_loops, 0, time.monotonic_ns()))
 
     def handle(self, owner: bytes, message: object) -> None:
         if isinstance(message, Hello):
@@ -76,11 +87,17 @@ class Stub:
         if token == self.orders.get("fail_on"):
             self.send(owner, Failed(message.request_id, -1, "corrupt_logits", "not a number"))
             return
-        if token == self.orders.get("die_on"):
+        if token == self.orders.get("die_on") and (self.incarnation == 1 or not self.orders.get("die_once")):
+            self.journal.begin(self.num_loops, [message.request_id, *(request_id for request_id, _ in self.running)])
             os._exit(self.orders.get("status", 1))
+        if token == self.orders.get("stall_on") and self.incarnation == 1:
+            while True:
+                self.beat(owner)
+                time.sleep(0.05)
         self.send(owner, Accepted(message.request_id))
-        for choice, _ in message.choices:
-            self.running[message.request_id, choice] = (owner, token, message.params.max_tokens)
+        for choice, output in message.choices:
+            left = message.params.max_tokens - len(unpack_ids(output))
+            self.running[message.request_id, choice] = (owner, token, left)
 
     def advance(
         self,
@@ -106,7 +123,10 @@ def main() -> None:
     config = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineConfig)
     folder = Path(config.model.model)
     orders = json.loads((folder / "orders.json").read_text())
-    (folder / "started.json").write_text(json.dumps({"pid": os.getpid(), "argv": sys.argv[1:]}))
+    with (folder / "starts").open("a") as starts:
+        starts.write(f"{os.getpid()}\n")
+    (folder / "starting.json").write_text(json.dumps({"pid": os.getpid(), "argv": sys.argv[1:]}))
+    (folder / "starting.json").rename(folder / "started.json")  # there is never half of it
     if "exit" in orders:
         sys.exit(orders["exit"])
     if orders.get("hang"):

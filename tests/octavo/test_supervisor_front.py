@@ -144,7 +144,7 @@ class Served:
     def __init__(self, listener: socket.socket) -> None:
         self.front = Front()
         self.front.app = self.answer
-        self.server = HttpServer(self.front, listener)
+        self.server = HttpServer(self.front, listener, GatewayConfig(max_header_bytes=4096))
         self.port = listener.getsockname()[1]
         self.release = asyncio.Event()
         self.began = asyncio.Event()
@@ -236,6 +236,6 @@ def test_stopping_an_idle_server_is_quick_and_refuses_connections() -> None:
 def test_stopping_what_was_never_started() -> None:
     async def test() -> None:
         with bind(GatewayConfig(port=0)) as listener:
-            await HttpServer(Front(), listener).stop()
+            await HttpServer(Front(), listener, GatewayConfig(max_header_bytes=4096)).stop()
 
     asyncio.run(test())

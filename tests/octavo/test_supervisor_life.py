@@ -1,6 +1,8 @@
 """A server's life around a stub of an engine: ready, refused, dead, drained. Real signals are the e2e suite's."""
 
 import asyncio
+import errno
+import json
 import os
 import signal
 import sys
@@ -13,8 +15,9 @@ import httpx
 import pytest
 from octavo_stubs import is_alive, make_executable, make_model, started, token_id, until
 
+from ipc.config import EngineConfig
 from ipc.errors import ConfigError
-from octavo.engine_process import SocketDirectory
+from octavo.engine_process import EngineProcess, SocketDirectory
 from octavo.front import bind
 from octavo.options import build_serve_config
 from octavo.supervisor import Supervisor, first_of, in_daemon_thread
@@ -133,7 +136,7 @@ def test_an_engine_that_ends_later_is_a_failure_whatever_it_says(make_server: Ca
         assert (await running).text.count('"code":"engine_died"') == 1
         assert (await dying).json()["error"]["code"] == "engine_died"
 
-    assert make_server({"die_on": token_id("a"), "status": said}).run(test) == 1
+    assert make_server({"die_on": token_id("a"), "status": said}, engine_max_restarts=0).run(test) == 1
 
 
 def test_an_idle_engine_that_is_killed(make_server: Callable[..., Server]) -> None:
@@ -141,7 +144,139 @@ def test_an_idle_engine_that_is_killed(make_server: Callable[..., Server]) -> No
         await server.until_status("/health", 200)
         os.kill(started(server.model)["pid"], signal.SIGKILL)
 
-    assert make_server().run(test) == 1
+    assert make_server(engine_max_restarts=0).run(test) == 1
+
+
+def text_of(events: str) -> str:
+    """What a stream said, all of it."""
+    chunks = [json.loads(line[6:]) for line in events.splitlines() if line.startswith("data: {")]
+    return "".join(choice["text"] for chunk in chunks for choice in chunk["choices"])
+
+
+def test_streams_go_on_when_the_engine_is_killed(make_server: Callable[..., Server]) -> None:
+    """As often as it may; then everybody is told once, and the server ends."""
+
+    async def test(server: Server) -> None:
+        await server.until_status("/health", 200)
+        running = [server.complete(letter, 400, stream=True) for letter in "bcd"]
+        for number in (1, 2):
+            await asyncio.to_thread(until, lambda: server.supervisor._client.is_connected)
+            await asyncio.to_thread(until, lambda: len(starts(server)) == number)  # noqa: B023 - used at once
+            await asyncio.to_thread(until, lambda: server.supervisor._client.last_beat is not None)
+            os.kill(starts(server)[-1], signal.SIGKILL)
+            await asyncio.to_thread(until, lambda: not server.supervisor._client.is_connected)
+        late = server.complete("e", 3)
+        assert (await late).json()["choices"][0]["text"] == "eee"
+        for letter, task in zip("bcd", running, strict=True):
+            events = (await task).text
+            assert text_of(events) == letter * 400
+            assert "error" not in events
+        metrics = (await server.http.get("/metrics")).text
+        assert 'octavo:engine_restarts_total{engine="0",model_name=' in metrics
+        assert len(starts(server)) == 3
+        running = [server.complete(letter, 500, stream=True) for letter in "bc"]
+        await asyncio.to_thread(until, lambda: server.supervisor._client.num_in_flight == 2)
+        os.kill(starts(server)[-1], signal.SIGKILL)
+        for task in running:
+            assert (await task).text.count('"code":"engine_died"') == 1
+
+    assert make_server(engine_max_restarts=2).run(test) == 1
+
+
+def starts(server: Server) -> list[int]:
+    """The process ids of all engines so far."""
+    return [int(line) for line in (server.model / "starts").read_text().split()]
+
+
+def test_an_engine_that_the_system_does_not_let_us_start(
+    make_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For want of files, processes or memory: it is tried again, and requests wait."""
+    refused = [OSError(errno.EMFILE, "Too many open files"), BlockingIOError(errno.EAGAIN, "no process")]
+    start = EngineProcess.start
+
+    async def reluctant(config: EngineConfig) -> EngineProcess:
+        if config.transport.incarnation > 1 and refused:
+            raise refused.pop()
+        return await start(config)
+
+    monkeypatch.setattr(EngineProcess, "start", reluctant)
+    monkeypatch.setattr("octavo.engine_keeper.RETRY_SECONDS", 0.01)
+
+    async def test(server: Server) -> None:
+        await server.until_status("/health", 200)
+        running = server.complete("b", 450, stream=True)
+        await asyncio.to_thread(until, lambda: server.supervisor._client.last_beat is not None)
+        os.kill(starts(server)[0], signal.SIGKILL)
+        assert text_of((await running).text) == "b" * 450
+        assert not refused
+        server.signal()
+
+    assert make_server().run(test) == 0
+
+
+def test_a_request_that_kills_engines_fails_alone(make_server: Callable[..., Server]) -> None:
+    async def test(server: Server) -> None:
+        await server.until_status("/health", 200)
+        running = server.complete("b", 450, stream=True)
+        await asyncio.to_thread(until, lambda: server.supervisor._client.num_in_flight == 1)
+        answer = await server.complete("a", 3)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (500, "engine_killed")
+        assert text_of((await running).text) == "b" * 450
+        assert len(starts(server)) == 3
+        server.signal()
+
+    assert make_server({"die_on": token_id("a")}, engine_max_restarts=1).run(test) == 0
+
+
+def test_a_request_that_an_engine_dies_under_by_chance(make_server: Callable[..., Server]) -> None:
+    async def test(server: Server) -> None:
+        await server.until_status("/health", 200)
+        assert (await server.complete("a", 3)).json()["choices"][0]["text"] == "aaa"
+        server.signal()
+
+    assert make_server({"die_on": token_id("a"), "die_once": True}).run(test) == 0
+
+
+def test_an_engine_that_hangs_is_replaced(make_server: Callable[..., Server]) -> None:
+    """It still beats, but its loop does not turn."""
+
+    async def test(server: Server) -> None:
+        await server.until_status("/health", 200)
+        answers = [server.complete(letter, 3) for letter in "cab"]
+        assert [(await answer).json()["choices"][0]["text"] for answer in answers] == ["ccc", "aaa", "bbb"]
+        assert len(starts(server)) == 2
+        server.signal()
+
+    assert make_server({"stall_on": token_id("a")}, engine_heartbeat_timeout=1.0).run(test) == 0
+
+
+def test_an_engine_that_is_stopped_by_a_signal_is_replaced(make_server: Callable[..., Server]) -> None:
+    async def test(server: Server) -> None:
+        await server.until_status("/health", 200)
+        running = server.complete("b", 450, stream=True)
+        await asyncio.to_thread(until, lambda: server.supervisor._client.last_beat is not None)
+        os.kill(starts(server)[0], signal.SIGSTOP)
+        assert text_of((await running).text) == "b" * 450
+        assert len(starts(server)) == 2
+        server.signal()
+
+    assert make_server(engine_heartbeat_timeout=1.0).run(test) == 0
+
+
+def test_a_signal_while_an_engine_is_replaced(make_server: Callable[..., Server]) -> None:
+    """What runs has the shutdown timeout, and an engine comes for it."""
+
+    async def test(server: Server) -> None:
+        await server.until_status("/health", 200)
+        running = server.complete("b", 450, stream=True)
+        await asyncio.to_thread(until, lambda: server.supervisor._client.last_beat is not None)
+        os.kill(starts(server)[0], signal.SIGKILL)
+        await asyncio.to_thread(until, lambda: not server.supervisor._client.is_connected)
+        server.signal()
+        assert text_of((await running).text) == "b" * 450
+
+    assert make_server().run(test) == 0
 
 
 def test_a_signal_while_the_engine_loads(make_server: Callable[..., Server]) -> None:

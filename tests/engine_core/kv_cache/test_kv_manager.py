@@ -5,11 +5,14 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from order_book import OrderBook
 
 from engine_core.kv_cache import prefix_cache
 from engine_core.kv_cache.block import BlockTable
+from engine_core.kv_cache.host_tier import HostTier
 from engine_core.kv_cache.manager import KVCacheManager
 from engine_core.kv_cache.prefix_cache import extra_keys
+from engine_core.kv_cache.tier_costs import TierCosts
 
 
 @dataclass
@@ -156,7 +159,8 @@ def test_a_fork_shares_full_blocks_and_copies_the_rest(
     fork = kv.fork(first.table, num_prompt - 1)
     tables = [BlockTable(), BlockTable()]
     for table in tables:
-        copies = kv.allocate_fork(table, fork, num_prompt)
+        assert kv.allocate_fork(table, fork, num_prompt)
+        copies = kv.begin_step()
         assert table.num_blocks == kv.num_blocks_for(num_prompt)
         assert table.blocks[:num_shared] == first.table.blocks[:num_shared]
         own = table.block_ids[num_shared:]
@@ -180,7 +184,7 @@ def test_a_fork_outlives_the_sequence_it_came_from() -> None:
     assert kv.allocate(other, 8)
     assert not set(other.block_ids) & set(held)
     before = state(kv)
-    assert kv.allocate_fork(BlockTable(), fork, 8) is None
+    assert not kv.allocate_fork(BlockTable(), fork, 8)
     assert state(kv) == before
 
 
@@ -264,3 +268,19 @@ def test_colliding_hashes_lose_no_block(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(kv.prefix_cache) == 0
     kv.release(everything)
     kv.check_integrity()
+
+
+def test_an_engine_that_ends_saves_what_was_used_last() -> None:
+    """Three host blocks for what is published in seven; without a disk nobody would find them."""
+    for disk, num_saved in ((None, 0), (OrderBook(), 3)):
+        kv = KVCacheManager(8, 4, tiers=HostTier(8, 3, TierCosts(), disk))
+        older, newer = compute(kv, list(range(8))), compute(kv, list(range(100, 120)))
+        kv.release(older.table)
+        kv.release(newer.table)
+        assert kv.spill() is (num_saved > 0)
+        copies = kv.begin_step()
+        assert len(copies) == num_saved
+        assert all(kv.tiers.find(block_hash) is not None for block_hash in newer.hashes[:num_saved])
+        kv.end_step()
+        kv.tiers.close()
+        assert disk is None or sorted(disk.writes) == sorted(newer.hashes[:3])

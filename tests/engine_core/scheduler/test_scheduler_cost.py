@@ -9,12 +9,13 @@ from typing import TypeVar
 import pytest
 from core_harness import GATEWAY, CoreHarness, Sizes, make_add
 
+from engine_core import registry
 from ipc.messages import FinishReason
 from ipc.params import SamplingParams
 
 T = TypeVar("T")
 NUM_RUNNING = 4
-policies = pytest.mark.parametrize("policy", ["fcfs", "priority"])
+policies = pytest.mark.parametrize("policy", registry.names("policy"))
 
 
 def counted(function: Callable[[], T]) -> tuple[T, int]:
@@ -33,7 +34,10 @@ def counted(function: Callable[[], T]) -> tuple[T, int]:
     return value, count
 
 
-def make_engine(num_waiting: int, policy: str) -> CoreHarness:
+FAR = 10**15  # nanoseconds
+
+
+def make_engine(num_waiting: int, policy: str, *, deadline_ns: int = 0) -> CoreHarness:
     """Four requests generate; the others wait for a place."""
     engine = CoreHarness(
         Sizes(
@@ -47,7 +51,8 @@ def make_engine(num_waiting: int, policy: str) -> CoreHarness:
         )
     )
     for request_id in range(NUM_RUNNING + num_waiting):
-        add = make_add(request_id, [request_id % 12] * 3, SamplingParams(max_tokens=400))
+        params = SamplingParams(max_tokens=400)
+        add = make_add(request_id, [request_id % 12] * 3, params, deadline_ns=deadline_ns and deadline_ns + request_id)
         engine.channel.inbox.append((GATEWAY, engine.read(GATEWAY, add)))
     for _ in range(3):
         engine.core.step()
@@ -94,3 +99,18 @@ def test_an_abort_does_not_look_at_the_others(policy: str) -> None:
     (replies, num_few), (_, num_many) = (counted(partial(engine.scheduler.abort, 7)) for engine in (few, many))
     assert len(replies) == 1
     assert num_many <= num_few + 4
+
+
+@policies
+def test_a_deadline_that_passes_does_not_look_at_the_others(policy: str) -> None:
+    few, many = (make_engine(number, policy, deadline_ns=FAR) for number in (10, 10_000))
+    counts = []
+    for engine in (few, many):
+        replies, num_calls = counted(engine.scheduler.drop_late)
+        assert replies == []
+        engine.scheduler._clock = lambda: FAR + 5
+        replies, num_dropping = counted(engine.scheduler.drop_late)
+        assert [reply.message.finish for reply in replies] == [FinishReason.DEADLINE] * 6
+        counts.append((num_calls, num_dropping))
+    assert counts[0][0] == counts[1][0] <= 20
+    assert counts[1][1] <= counts[0][1] + 6 * 4

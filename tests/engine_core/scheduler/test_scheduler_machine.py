@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from engine_core import registry
 from engine_core.step_cost import StepCost
 from ipc.messages import Abort, Add, Finish, FinishReason
 from ipc.params import BeamParams, SamplingParams
@@ -25,15 +26,19 @@ STEMS = ([1, 2, 3, 4, 5, 6, 7, 8, 9], [1, 2, 3, 4, 5, 0, 0, 0, 0], [5] * 9)
 def sizes(draw: st.DrawFn) -> Sizes:
     """Engines that are too small: about one of the longest sequences fits, never many."""
     block_size, max_model_len = draw(st.integers(1, 4)), draw(st.integers(12, 24))
+    num_host_blocks = draw(st.sampled_from([0, 1, 4, 12]))
     return Sizes(
         num_blocks=max(1, -(-max_model_len // block_size) + draw(st.integers(-1, 3))),
         block_size=block_size,
         max_num_seqs=draw(st.sampled_from([4, 3, 2, 1])),
         max_num_batched_tokens=draw(st.sampled_from([12, 9, 5, 2, 1])),
         max_model_len=max_model_len,
-        policy=draw(st.sampled_from(["fcfs", "priority"])),
+        policy=draw(st.sampled_from(registry.names("policy"))),
         enable_prefix_caching=draw(st.booleans()),
         overlap=draw(st.booleans()),
+        num_host_blocks=num_host_blocks,
+        has_disk=num_host_blocks > 0 and draw(st.booleans()),
+        preemption_mode=draw(st.sampled_from(["swap", "recompute"])),
         step_cost=draw(st.sampled_from([None, StepCost(floor=0.0, row=0.01, sequence=0.0, context=0.001)])),
     )
 
@@ -47,6 +52,8 @@ class Wish:
     n: int
     arrival_ns: int
     priority: int
+    tenant: str
+    deadline_ns: int
     cache_salt: str
     num_prompt_logprobs: int
     grammar: str | None
@@ -63,6 +70,9 @@ class Wish:
             n=self.n,
             arrival_ns=self.arrival_ns,
             priority=self.priority,
+            tenant=self.tenant,
+            weight=2.0 if self.tenant else 1.0,
+            deadline_ns=self.deadline_ns,
             cache_salt=self.cache_salt,
             num_prompt_logprobs=self.num_prompt_logprobs,
             grammar=None if is_search else self.grammar,
@@ -99,6 +109,8 @@ wishes = st.builds(
     n=st.sampled_from([1, 1, 2, 3, 5]),
     arrival_ns=st.integers(0, 20),
     priority=st.integers(0, 1),
+    tenant=st.sampled_from(["", "t"]),
+    deadline_ns=st.sampled_from([0, 0, 0, 1, 100, 300, 1000, 3000]),  # a step looks at the clock some times
     cache_salt=st.sampled_from(["", "", "", "s"]),
     num_prompt_logprobs=st.sampled_from([-1, -1, -1, 0]),
     grammar=st.sampled_from([None, None, None, "", "length=3", "breaks_at=2"]),
@@ -134,6 +146,16 @@ class SchedulerMachine(RuleBasedStateMachine):
     def step(self, count: int) -> None:
         for _ in range(count):
             self.engine.step()
+
+    @precondition(lambda self: self.harness is not None and self.harness.disk is not None)
+    @rule(count=st.integers(1, 4), is_broken=st.sampled_from([False, False, False, True]))
+    def work_on_disk(self, count: int, is_broken: bool) -> None:
+        disk = self.engine.disk
+        assert disk is not None
+        disk.is_broken = is_broken
+        for _ in range(min(count, len(disk.orders))):
+            disk.work()
+        disk.is_broken = False
 
     def _unfinished(self) -> list[tuple[bytes, int, int, int]]:
         """(gateway, request, choice, tokens received) of what was accepted and has not ended."""

@@ -212,11 +212,11 @@ def test_a_step_tells_of_each_block_once() -> None:
     for _ in range(2):
         step = StepBuilder(TokenBudget(4))
         step.schedule(seq, 1)
-        updates.append(step.build(1).block_table_updates)
+        updates.append(step.build(1, ()).block_table_updates)
     seq.block_table.blocks.append(Block(2))
     step = StepBuilder(TokenBudget(4))
     step.schedule(seq, 1)
-    updates.append(step.build(1).block_table_updates)
+    updates.append(step.build(1, ()).block_table_updates)
     assert updates == [(BlockTableUpdate(1, 0, (4, 7)),), (), (BlockTableUpdate(1, 2, (2,)),)]
     assert idle.num_sent_blocks == 0
 
@@ -226,8 +226,7 @@ def test_a_step_is_a_picture_of_its_moment() -> None:
     seq.slot = 1
     step.bind(seq)
     step.schedule(seq, 4)
-    step.copies.append((1, 2))
-    plan = step.build(9)
+    plan = step.build(9, ((1, 2),))
     seq.token_ids.append(6)
     assert plan.bindings == (SlotBinding(1, [100, 101, 102, 5], 3, 2, seq.request.params),)
     assert (plan.step, plan.block_copies, plan.num_tokens) == (9, ((1, 2),), 4)

@@ -1,0 +1,77 @@
+"""Around the generating routes: who is let in, before anything of the request is checked or tokenized.
+
+A refusal costs as little as can be: with all places taken the body is not even read.
+"""
+
+import math
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from gateway.admission_body import glance
+from gateway.middleware import add_response_headers
+from gateway.responses import send_error
+from gateway.routes.endpoint import Exchange
+from gateway.schema.deadline import HEADER as DEADLINE_HEADER
+from gateway.schema.errors import from_exception
+from gateway.tenants import Tenant
+from gateway.visit import Visit
+from ipc.errors import CapacityError
+
+Handler = Callable[[Exchange], Awaitable[None]]
+
+
+def admitted(handler: Handler, default_max_tokens: float = math.inf) -> Handler:
+    """``handler`` for those who are let in; the others get 429 with Retry-After. ``default_max_tokens``: most output
+    tokens of a request that does not say."""
+
+    async def create(exchange: Exchange) -> None:
+        state, scope = exchange.state, exchange.request.scope
+        tenant: Tenant = scope.get("state", {}).get("tenant", state.tenants.default)
+        try:
+            visit = await _let_in(exchange, tenant, default_max_tokens)
+        except CapacityError as error:
+            add_response_headers(scope, tenant.rate_limit_headers())
+            await send_error(exchange.send, from_exception(error))
+            return
+        try:
+            add_response_headers(scope, tenant.rate_limit_headers())
+            await handler(replace(exchange, visit=visit))
+        finally:
+            visit.end()
+
+    return create
+
+
+async def _let_in(exchange: Exchange, tenant: Tenant, default_max_tokens: float) -> Visit:
+    """Raises CapacityError for who is to come later, EngineError (503) while nothing can be served."""
+    state, headers = exchange.state, exchange.request.headers
+    admission = state.admission
+    admission.start(state.ready())
+    try:
+        tenant.check_requests()
+    except CapacityError:
+        state.metrics.count_refusal("tenant_requests")
+        raise
+    admission.check_places(_content_length(headers.get("content-length", "")))
+    timeout = _seconds(headers.get(DEADLINE_HEADER, ""))
+    demand = glance(await exchange.request.body(), default_max_tokens, timeout)
+    works = admission.works(demand)
+    try:
+        tenant.check_tokens(sum(work.num_tokens for work in works))
+    except CapacityError:
+        state.metrics.count_refusal("tenant_tokens")
+        raise
+    return Visit(admission, admission.admit(demand, works), tenant)
+
+
+def _seconds(text: str) -> float:
+    """What the client waits at most. What is no number is refused when it is checked."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        return math.inf
+    return seconds if seconds > 0 else math.inf
+
+
+def _content_length(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else 0
