@@ -48,6 +48,7 @@ class AddReader:
             tenant=message.tenant,
             weight=message.weight,
             deadline_ns=message.deadline_ns,
+            is_resumed=message.is_resumed,
             num_prompt_logprobs=message.num_prompt_logprobs,
             extra_keys=extra_keys(adapter=message.adapter, salt=message.cache_salt),
             stop_set=params.stop_set,

@@ -61,6 +61,7 @@ class Request:
     tenant: str = ""
     weight: float = 1.0
     deadline_ns: int = 0
+    is_resumed: bool = False  # an engine before this one had begun it
     num_prompt_logprobs: int = -1
     extra_keys: bytes = b""
     stop_set: frozenset[int] = frozenset()

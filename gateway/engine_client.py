@@ -8,7 +8,7 @@ import asyncio
 import itertools
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol
@@ -307,10 +307,11 @@ class EngineClient:
         self._why_not_ready = (NOT_READY, "not_ready")
         connection.start(self._receive)
 
-    def lose(self, in_step: frozenset[int], *, was_killed: bool) -> Verdict:
+    def lose(self, in_step: Mapping[int, bool], *, was_killed: bool) -> Verdict:
         """The engine has died with these requests in its step, and another one may come: requests wait for it.
 
-        ``was_killed``: by a signal that anybody may send. A request that must have been the reason fails.
+        ``in_step``: whether each had been through a step before. ``was_killed``: by a signal that anybody may send. A
+        request that must have been the reason fails.
         """
         if self._connection is not None:
             self._connection.close()
@@ -321,7 +322,12 @@ class EngineClient:
             if stream.is_finished:
                 del self._streams[stream.request_id]
         streams = self._streams
-        suspects = [request_id for request_id in in_step if request_id in streams]
+        # A beam search has no output before its end, by which it could be cleared: once under way it is not suspected.
+        suspects = [
+            request_id
+            for request_id, was_tested in in_step.items()
+            if request_id in streams and not (was_tested and streams[request_id].request.beam is not None)
+        ]
         verdict = self._quarantine.crash(
             suspects, lambda request_id: streams[request_id].has_output, was_killed=was_killed
         )

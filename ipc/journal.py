@@ -35,11 +35,15 @@ class NoJournal:
 
 
 class StepJournal:
-    """A file [NUM_STEPS] of (count u64, ids u64 [capacity]); a count is written last and erased first."""
+    """A file [NUM_STEPS] of (count, then (id, whether it has been through a step) [capacity]), all u64. A count is
+    written last and erased first."""
 
     def __init__(self, path: Path, capacity: int) -> None:
         """``capacity``: most sequences in a step. Raises OSError when the file cannot be made."""
-        self._area = 1 + capacity
+        self._capacity = capacity
+        self._area = 1 + 2 * capacity
+        self._steps: list[list[int]] = [[] for _ in range(NUM_STEPS)]
+        self._tested: set[int] = set()
         size = NUM_STEPS * self._area * _WORD
         with path.open("xb") as file:
             file.truncate(size)
@@ -48,25 +52,31 @@ class StepJournal:
 
     def begin(self, step: int, request_ids: Iterable[int]) -> None:
         """Choices of one request count once."""
-        ids = array("Q", sorted(set(request_ids)))
+        ids = self._steps[step % NUM_STEPS] = sorted(set(request_ids))
+        entries = array("Q", [word for request_id in ids for word in (request_id, request_id in self._tested)])
         start = step % NUM_STEPS * self._area
-        self._words[start + 1 : start + 1 + len(ids)] = memoryview(ids)
+        self._words[start + 1 : start + 1 + len(entries)] = memoryview(entries)
         self._words[start] = len(ids)
 
     def end(self, step: int) -> None:
         """They are out of it."""
         self._words[step % NUM_STEPS * self._area] = 0
+        if len(self._tested) > 4 * self._capacity:  # most have ended; who has not is soon in it again
+            self._tested.clear()
+        self._tested.update(self._steps[step % NUM_STEPS])
 
 
-def read_journal(path: Path) -> frozenset[int]:
-    """The requests whose step had begun and not ended; none where there is no whole file: its engine died early, or the
-    system does not let us read now."""
+def read_journal(path: Path) -> dict[int, bool]:
+    """The requests whose step had begun and not ended, and whether they had been through one before; none where there
+    is no whole file, or no way to read it now: its engine died early."""
     try:
         words = array("Q", path.read_bytes())
     except (OSError, ValueError):
-        return frozenset()
+        return {}
     area = len(words) // NUM_STEPS
-    found: set[int] = set()
+    found: dict[int, bool] = {}
     for start in range(0, area * NUM_STEPS, area or 1):
-        found.update(words[start + 1 : start + 1 + min(words[start], area - 1)])
-    return frozenset(found)
+        count = min(words[start], (area - 1) // 2)
+        for place in range(start + 1, start + 1 + 2 * count, 2):
+            found[words[place]] = found.get(words[place], False) or words[place + 1] == 1
+    return found

@@ -168,7 +168,7 @@ class EngineKeeper:
     def _may_go_on(self, death: Death, config: EngineConfig) -> bool:
         """Whether another one is started; the client has taken in what this one leaves."""
         was_ready = self._client.is_connected
-        journal = frozenset[int]() if config.journal is None else read_journal(Path(config.journal))
+        journal = {} if config.journal is None else read_journal(Path(config.journal))
         verdict = self._client.lose(journal, was_killed=death.may_come_from_outside)
         now = self._client.loop.time()
         return self._limit.allows(now, counts=not verdict.is_narrowed, made_progress=was_ready)

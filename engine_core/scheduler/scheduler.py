@@ -71,6 +71,7 @@ class Scheduler:
         self._charges = Charges(clock)
         self._reads = DiskReads(kv, clock)
         self._deadlines = Deadlines()
+        self._restoring: set[Sequence] = set()  # until they have their next token
         self._clock = clock
         self._free_slots = list(range(self.num_slots - 1, -1, -1))
         self._num_steps = 0
@@ -143,6 +144,8 @@ class Scheduler:
                 seq.record(EventKind.QUEUED, self._clock())
             seq.wait_reason = None
         self._deadlines.add(request)
+        if request.is_resumed:
+            self._restoring.update(seq for seq in request.sequences if seq.num_output_tokens)
         self._forks.hold_back(request)
         self.policy.add(request.sequences[0])
 
@@ -180,7 +183,9 @@ class Scheduler:
     def schedule(self, *, is_step_pending: bool) -> StepPlan | None:
         """The next step, or None if nothing can run. Raises NeedsCommit instead of preempting while a step is
         pending; blocks that sequences were given until then stay theirs."""
-        budget = TokenBudget(self.limits.max_num_batched_tokens, self.limits.step_cost)
+        # While what a dead engine had begun is computed again, all of it comes before anybody's next token.
+        step_cost = None if self._restoring else self.limits.step_cost
+        budget = TokenBudget(self.limits.max_num_batched_tokens, step_cost)
         step = StepBuilder(budget)
         for seq in self._reads.take_ready():
             seq.wait_reason = None
@@ -366,6 +371,8 @@ class Scheduler:
             return self._fail(request, *_why_nothing_was_drawn(seq))
         if output.prompt_logprobs is not None:
             request.prompt_logprobs.append(output.prompt_logprobs)
+        if entry.samples and self._restoring:
+            self._restoring.discard(seq)
         start, end = entry.start, entry.start + entry.num_tokens
         if end >= (seq.num_published_blocks + 1) * self.kv.block_size:  # a block is full
             self.kv.extend_hashes(seq.block_hashes, seq.token_ids, request.extra_keys)
@@ -461,6 +468,7 @@ class Scheduler:
         seq.status, seq.finish_reason = SequenceStatus.FINISHED, reason
         if seq is seq.request.sequences[0]:  # nobody else would compute the prompt
             self._release_forks(seq.request, is_computed=False)
+        self._restoring.discard(seq)
         self.policy.on_finished(seq)
         if not seq.steps_in_flight:
             self._retire(seq)

@@ -23,7 +23,7 @@ from ipc.messages import (
     Outputs,
     TokenLogprobs,
 )
-from ipc.params import SamplingParams
+from ipc.params import BeamParams, SamplingParams
 
 
 def adds(engine: Engine) -> dict[int, Add]:
@@ -33,7 +33,7 @@ def adds(engine: Engine) -> dict[int, Add]:
 
 
 def lose(engine: Engine, *in_step: EngineStream, was_killed: bool = False) -> Any:
-    return engine.client.lose(frozenset(stream.request_id for stream in in_step), was_killed=was_killed)
+    return engine.client.lose({stream.request_id: True for stream in in_step}, was_killed=was_killed)
 
 
 def taken(stream: EngineStream) -> list[ChoiceOutput]:
@@ -181,6 +181,22 @@ async def test_a_request_that_kills_its_engine_each_time_fails_alone() -> None:
 
 
 @on_a_loop
+async def test_a_beam_search_that_was_under_way_is_not_suspected() -> None:
+    """However often: it says nothing before its end."""
+    engine = Engine()
+    request = GenerationRequest("tiny", [5, 6], SamplingParams(max_tokens=9), arrival_ns=7, beam=BeamParams(2))
+    search = engine.client.submit(request)
+    for _ in range(5):
+        assert lose(engine, search).condemned is None
+        engine.connect()
+        assert search.request_id in adds(engine)
+    new = {search.request_id: False}
+    assert engine.client.lose(new, was_killed=False).condemned is None
+    engine.connect()
+    assert engine.client.lose(new, was_killed=False).condemned == search.request_id
+
+
+@on_a_loop
 async def test_a_suspect_that_its_client_leaves_holds_nobody_up() -> None:
     engine = Engine()
     first, second = engine.submit(), engine.submit()
@@ -270,7 +286,7 @@ class Mortal(RuleBasedStateMachine):
     @rule(pick=st.randoms(use_true_random=False), was_killed=st.booleans())
     def crash(self, pick: Any, was_killed: bool) -> None:
         in_step = [stream for stream in self.running if pick.random() < 0.5]
-        self.client.lose(frozenset(stream.request_id for stream in in_step), was_killed=was_killed)
+        self.client.lose({stream.request_id: pick.random() < 0.5 for stream in in_step}, was_killed=was_killed)
         self.serve()
 
     @invariant()

@@ -20,7 +20,7 @@ def test_it_names_the_requests_of_steps_that_have_not_ended(
     tmp_path_factory: pytest.TempPathFactory, steps: list[list[int]], overlap: bool, num_ended: int
 ) -> None:
     path = tmp_path_factory.mktemp("journal") / "journal"
-    journal = StepJournal(path, 6)
+    journal = StepJournal(path, 64)
     depth = 2 if overlap else 1
     must_have_ended = max(0, len(steps) - depth)
     num_ended = max(min(num_ended, len(steps)), must_have_ended)
@@ -30,7 +30,13 @@ def test_it_names_the_requests_of_steps_that_have_not_ended(
         journal.begin(step, ids)
     for step in range(must_have_ended, num_ended):
         journal.end(step)
-    assert read_journal(path) == {request_id for ids in steps[num_ended:] for request_id in ids}
+    # Of those that are begun, each knew what had ended before it.
+    expected: dict[int, bool] = {}
+    for step in range(num_ended, len(steps)):
+        tested = {request_id for ids in steps[: max(0, step - depth + 1)] for request_id in ids}
+        for request_id in steps[step]:
+            expected[request_id] = expected.get(request_id, False) or request_id in tested
+    assert read_journal(path) == expected
 
 
 def test_it_outlives_a_writer_that_is_killed(tmp_path: Path) -> None:
@@ -45,7 +51,7 @@ def test_it_outlives_a_writer_that_is_killed(tmp_path: Path) -> None:
         assert writer.stdout is not None
         writer.stdout.readline()
         os.kill(writer.pid, signal.SIGKILL)
-    assert read_journal(path) == {5, 7}
+    assert read_journal(path) == {5: False, 7: False}
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\1", b"\xff" * 8, b"\xff" * 32])
