@@ -162,7 +162,7 @@ class EngineStream:
             self.choices[choice].end = num_tokens
             self._client.send(Finish(self.request_id, choice, FinishReason.STOP, num_tokens))
             if not self._client.is_connected:
-                self.end_what_was_over()
+                self._client.settle(self)
 
     def abort(self) -> None:
         """Nobody wants the rest. Nothing after the end."""
@@ -318,9 +318,7 @@ class EngineClient:
         self._connection, self._is_connected = None, False
         self._left.clear()
         for stream in list(self._streams.values()):
-            stream.end_what_was_over()
-            if stream.is_finished:
-                del self._streams[stream.request_id]
+            self.settle(stream)
         streams = self._streams
         # A beam search has no output before its end, by which it could be cleared: once under way it is not suspected.
         suspects = [
@@ -370,6 +368,12 @@ class EngineClient:
             if stream.request.bill is not None and self._is_connected and stream.was_sent:
                 self._left[stream.request_id] = stream
             self.send(Abort(stream.request_id))
+            self._clear(stream.request_id)
+
+    def settle(self, stream: EngineStream) -> None:
+        """There is no engine to answer that choices of it are over: they are."""
+        stream.end_what_was_over()
+        if stream.is_finished and self._streams.pop(stream.request_id, None) is not None:
             self._clear(stream.request_id)
 
     def drain(self) -> None:

@@ -56,7 +56,7 @@ async def test_a_dead_engine_says_nothing_any_more() -> None:
     engine = Engine()
     stream, bill = submit(engine)
     stream.abort()
-    engine.client.lose(frozenset(), was_killed=True)
+    engine.client.lose({}, was_killed=True)
     assert not engine.client._left
     assert bill.num_charged == 0
 

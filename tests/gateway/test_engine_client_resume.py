@@ -121,6 +121,21 @@ async def test_a_request_that_is_over_that_way_is_sent_to_nobody() -> None:
 
 
 @on_a_loop
+async def test_one_that_ends_that_way_while_no_engine_is_there() -> None:
+    engine = Engine()
+    suspect, other = engine.submit(), engine.submit()
+    engine.output(other, [1])
+    lose(engine, suspect)
+    other.finish_choice(0, 1)
+    suspect.finish_choice(0, 0)
+    assert other.is_finished
+    assert suspect.is_finished
+    assert engine.client.num_in_flight == 0
+    engine.connect()
+    assert not adds(engine)
+
+
+@on_a_loop
 async def test_what_the_first_engine_said_once_is_not_asked_again() -> None:
     """Prompt log-probabilities, and how much of the prompt was cached."""
     engine = Engine()
@@ -283,10 +298,14 @@ class Mortal(RuleBasedStateMachine):
         if self.streams:
             pick.choice(self.streams).abort()
 
-    @rule(pick=st.randoms(use_true_random=False), was_killed=st.booleans())
-    def crash(self, pick: Any, was_killed: bool) -> None:
+    @rule(pick=st.randoms(use_true_random=False), was_killed=st.booleans(), stops=st.booleans())
+    def crash(self, pick: Any, was_killed: bool, stops: bool) -> None:
+        """Stop strings may be found in what it sent when it is gone."""
         in_step = [stream for stream in self.running if pick.random() < 0.5]
         self.client.lose({stream.request_id: pick.random() < 0.5 for stream in in_step}, was_killed=was_killed)
+        if stops and self.streams:
+            stream = pick.choice(self.streams)
+            stream.finish_choice(pick.randrange(2), 0)
         self.serve()
 
     @invariant()
