@@ -34,15 +34,22 @@ class ReferenceLinear:
 
 def pack_linear(weight: Tensor, segments: int) -> ReferenceLinear:
     """Pack [N, K] float32 or bfloat16 as float32. ValueError: another dtype, or segments that do not divide K."""
+    num_outputs, num_inputs = check_weight(weight, segments)
+    panels = tuple(pad_panel(part) for part in weight.chunk(segments, dim=1))
+    for panel in panels:
+        check_rows_agree(panel)
+    return ReferenceLinear(panels, num_outputs, num_inputs, weight.dtype)
+
+
+def check_weight(weight: Tensor, segments: int) -> tuple[int, int]:
+    """(N, K) of a weight that can be packed. ValueError: another dtype than float32 or bfloat16, or segments that do
+    not divide K."""
     if weight.dtype not in (torch.float32, torch.bfloat16):
         raise ValueError(f"a linear weight is float32 or bfloat16, not {weight.dtype}")
     num_outputs, num_inputs = weight.shape
     if segments < 1 or num_inputs % segments:
         raise ValueError(f"{segments} segments do not divide {num_inputs} inputs")
-    panels = tuple(pad_panel(part) for part in weight.chunk(segments, dim=1))
-    for panel in panels:
-        check_rows_agree(panel)
-    return ReferenceLinear(panels, num_outputs, num_inputs, weight.dtype)
+    return num_outputs, num_inputs
 
 
 def pad_panel(part: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kernels.reference.linear import add_in_tree, multiply, pad_panel
+from kernels.reference.linear import add_in_tree, check_weight, multiply, pad_panel
 from kernels.reference.linear_int8 import SMALLEST, quantize
 
 GROUP_SIZE = 32
@@ -39,11 +39,7 @@ class Int4Linear:
 
 def pack_linear(weight: Tensor, segments: int) -> Int4Linear:
     """Quantize [N, K]. ValueError: another dtype than float32 or bfloat16, or segments that do not divide K."""
-    if weight.dtype not in (torch.float32, torch.bfloat16):
-        raise ValueError(f"a linear weight is float32 or bfloat16, not {weight.dtype}")
-    num_outputs, num_inputs = weight.shape
-    if segments < 1 or num_inputs % segments:
-        raise ValueError(f"{segments} segments do not divide {num_inputs} inputs")
+    num_outputs, num_inputs = check_weight(weight, segments)
     parts = [torch.split(part, GROUP_SIZE, dim=1) for part in weight.to(torch.float32).chunk(segments, dim=1)]
     found = [[best_scale(group) for group in part] for part in parts]
     largest = torch.stack([scales for part in found for scales, _ in part]).amax(0)
