@@ -6,6 +6,7 @@ pending while the next is scheduled; without it the same code commits each step 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -151,7 +152,7 @@ class EngineCore:
         self._journal.begin(plan.output.step, (wire_id(seq.request.request_id) for seq in plan.sequences))
         with self.times.launch:
             handle = self.executor.launch(plan.output)
-        self.times.count_step(plan.output.num_tokens)
+        self.times.count_step(plan.num_tokens)
         return LaunchedStep(plan, handle)
 
     def _sample(self, launched: LaunchedStep | None) -> None:
@@ -172,13 +173,13 @@ class EngineCore:
 
     def _reply(self, replies: list[Reply]) -> None:
         """One message a gateway for all outputs; failures are messages of their own, and the last word."""
-        by_owner: dict[bytes, list[Output]] = {}
+        by_owner: defaultdict[bytes, list[Output]] = defaultdict(list)
         failures: list[tuple[bytes, Failed]] = []
         if len(self._beams):
             replies = self._beams.take(replies)
         for reply in replies:
             if isinstance(reply.message, Output):
-                by_owner.setdefault(reply.owner, []).append(reply.message)
+                by_owner[reply.owner].append(reply.message)
             else:
                 failures.append((reply.owner, reply.message))
         now = self._clock()

@@ -110,6 +110,7 @@ class Sequence:
     device_ns: float = 0.0  # its share of the steps' time
     kv_block_ns: int = 0  # blocks held × time, until ``charged_ns``
     charged_ns: int = 0
+    committed_ns: int = 0  # when its last step was done
 
     @property
     def is_finished(self) -> bool:

@@ -24,16 +24,16 @@ def make_output(
 ) -> Reply:
     """One step's news of one sequence; its unsent events and its prompt's log-probabilities go along, with the last
     one what the sequence has cost."""
-    prompt_logprobs = None
+    request, prompt_logprobs = seq.request, None
     if (
-        seq.request.num_prompt_logprobs >= 0
+        request.num_prompt_logprobs >= 0
         and seq.has_prompt_logprobs_to_compute
-        and _are_prompt_logprobs_complete(seq.request)
+        and _are_prompt_logprobs_complete(request)
     ):
-        prompt_logprobs = join_logprobs(seq.request.num_prompt_logprobs, seq.request.prompt_logprobs)
-        seq.request.is_prompt_sent = True
+        prompt_logprobs = join_logprobs(request.num_prompt_logprobs, request.prompt_logprobs)
+        request.is_prompt_sent = True
     message = Output(
-        request_id=seq.request.request_id,
+        request_id=request.request_id,
         choice=seq.choice,
         token_ids=pack_ids(token_ids),
         logprobs=output.logprobs,
@@ -45,7 +45,7 @@ def make_output(
         device_ns=0 if finish is None else round(seq.device_ns),
         kv_block_ns=0 if finish is None else seq.kv_block_ns,
     )
-    return Reply(seq.request.owner, message)
+    return Reply(request.owner, message)
 
 
 def _are_prompt_logprobs_complete(request: Request) -> bool:
@@ -57,3 +57,11 @@ def _are_prompt_logprobs_complete(request: Request) -> bool:
 def make_failure(request: Request, code: str, text: str) -> Reply:
     """The whole request failed."""
     return Reply(request.owner, Failed(request.request_id, -1, code, text))
+
+
+def why_nothing_was_drawn(seq: Sequence) -> tuple[str, str]:
+    """Code and text of the failure. Where the request forbids ids, what is left may be none."""
+    params = seq.request.params
+    if seq.grammar is not None or params.allowed_token_ids or params.bad_words:
+        return "no_token_left", "what the request allows leaves no token that may come next"
+    return "corrupt_logits", "the model produced NaN or infinite logits for this request"

@@ -7,17 +7,17 @@ Knows no tensors and no sockets; every end of a sequence goes through ``_leave``
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from engine_core.kv_cache.block import Block
 from engine_core.kv_cache.manager import Fork, KVCacheManager
 from engine_core.scheduler.budget import TokenBudget
 from engine_core.scheduler.charges import Charges
 from engine_core.scheduler.deadlines import Deadlines
 from engine_core.scheduler.disk_reads import DiskReads
+from engine_core.scheduler.first_blocks import allocate_whole
 from engine_core.scheduler.forks import Forks
-from engine_core.scheduler.outputs import Reply, make_failure, make_output
+from engine_core.scheduler.outputs import Reply, make_failure, make_output, why_nothing_was_drawn
 from engine_core.scheduler.policy import Policy
 from engine_core.scheduler.step_builder import StepBuilder
-from engine_core.scheduler.stopping import finish_reason, output_limit, stop_token_id
+from engine_core.scheduler.stopping import output_limit, stop_token_id, take_tokens
 from engine_core.sequence import GrammarError, Request, Sequence, SequenceStatus
 from engine_core.step import ModelRunnerOutput, ScheduledSequence, SchedulerOutput, SequenceOutput
 from engine_core.step_cost import StepCost
@@ -30,7 +30,8 @@ class StepPlan:
 
     output: SchedulerOutput
     sequences: tuple[Sequence, ...]
-    launched_ns: int = 0
+    num_tokens: int
+    launched_ns: int
 
 
 class NeedsCommit(Exception):
@@ -198,15 +199,9 @@ class Scheduler:
         if not step.entries:
             return None
         self._num_steps += 1
-        plan = StepPlan(step.build(self._num_steps, self.kv.begin_step()), tuple(step.entries), self._clock())
-        for seq, entry in step.entries.items():
-            start, num_tokens = entry.start, entry.num_tokens
-            if start < seq.request.num_prompt_tokens:
-                seq.record(EventKind.CHUNK, self._clock(), num_tokens)
-            seq.num_computed_tokens = start + num_tokens
-            seq.num_pending += entry.samples
-            seq.steps_in_flight += 1
-        return plan
+        output = step.build(self._num_steps, self.kv.begin_step(), self._clock())
+        num_tokens = self.limits.max_num_batched_tokens - budget.left
+        return StepPlan(output, tuple(step.entries), num_tokens, self._clock())
 
     def wait_for_disk(self) -> None:
         """Nothing can run and nothing is on its way: sleep a moment if somebody waits for blocks that are read."""
@@ -232,13 +227,13 @@ class Scheduler:
         """Take in what a step found: tokens, ends, published blocks."""
         replies: list[Reply] = []
         self.kv.end_step()
-        self._charges.commit(plan.launched_ns, plan.output.num_tokens)
+        self._charges.commit(plan.launched_ns, plan.num_tokens, plan.sequences, plan.output.scheduled)
+        finished = SequenceStatus.FINISHED  # looked up once: an enumeration's members are slow to find
         for seq, entry, output in zip(plan.sequences, plan.output.scheduled, result.sequences, strict=True):
-            self._charges.charge(seq, entry.num_tokens)
             seq.steps_in_flight -= 1
             seq.num_pending -= entry.samples
-            if seq.status is not SequenceStatus.FINISHED:
-                replies.extend(self._commit_sequence(seq, entry, output))
+            if seq.status is not finished:
+                self._commit_sequence(seq, entry, output, replies)
             elif not seq.steps_in_flight:
                 self._retire(seq)
         return replies
@@ -246,30 +241,37 @@ class Scheduler:
     # ---- scheduling, in parts
 
     def _schedule_running(self, step: StepBuilder, is_step_pending: bool) -> None:
+        budget, running = step.budget, SequenceStatus.RUNNING
         for seq in list(self.running):
-            if seq.status is not SequenceStatus.RUNNING:  # preempted by one before it in this loop
+            if seq.status is not running:  # preempted by one before it in this loop
                 continue
             num_known, num_computed = len(seq.token_ids) + seq.num_pending, seq.num_computed_tokens
             # Launched steps bring it to its length limit: one more would be wasted. A prompt is always computed.
             num_prompt = seq.request.num_prompt_tokens
             if num_known > num_prompt and num_known >= num_prompt + seq.output_limit:
                 continue
-            num_tokens = step.budget.fit(num_known - num_computed, num_computed)
+            num_tokens = budget.fit(num_known - num_computed, num_computed)
             if num_tokens == 0:
                 continue
             num_needed = num_computed + num_tokens
-            while not (self.kv.has_room(seq.block_table, num_needed) or self.kv.allocate(seq.block_table, num_needed)):
-                if self._forks.reclaim():
-                    continue
-                if is_step_pending:
-                    raise NeedsCommit
-                victim = self.policy.victim(self.running)
-                step.remove(victim)
-                self._preempt(victim, seq)
-                if victim is seq:
-                    break
-            if seq.status is SequenceStatus.RUNNING:
+            if self.kv.has_room(seq.block_table, num_needed) or self._grow(seq, num_needed, step, is_step_pending):
                 step.schedule(seq, num_tokens)
+
+    def _grow(self, seq: Sequence, num_tokens: int, step: StepBuilder, is_step_pending: bool) -> bool:
+        """Give a running sequence blocks for so many tokens, whoever must be preempted for it; False if it is that
+        itself."""
+        self._charges.grow(seq)
+        while not self.kv.allocate(seq.block_table, num_tokens):
+            if self._forks.reclaim():
+                continue
+            if is_step_pending:
+                raise NeedsCommit
+            victim = self.policy.victim(self.running)
+            step.remove(victim)
+            self._preempt(victim, seq)
+            if victim is seq:
+                return False
+        return True
 
     def _admit_waiting(self, step: StepBuilder, is_step_pending: bool) -> None:
         num_before = len(self.running)  # whoever is admitted in this step is nobody's victim
@@ -283,7 +285,7 @@ class Scheduler:
                 seq.wait_reason = WaitReason.KV_DISK
                 seq.record(EventKind.BLOCKED, self._clock(), seq.wait_reason)
                 continue
-            elif self._allocate_whole(seq):
+            elif allocate_whole(self.kv, seq, self._forks.fork_of(seq)):
                 self._admit(seq, step)
                 continue
             elif self._forks.reclaim(but=seq if self.running or is_step_pending else None):
@@ -312,33 +314,6 @@ class Scheduler:
         self._preempt(victim, seq)
         return True
 
-    def _allocate_whole(self, seq: Sequence) -> bool:
-        """Blocks for all its known tokens, so that what is admitted is not preempted before it has begun."""
-        num_tokens = len(seq.token_ids)
-        fork = self._forks.fork_of(seq)
-        if fork is not None:
-            if not self.kv.allocate_fork(seq.block_table, fork, num_tokens):
-                return False
-            seq.num_computed_tokens = fork.num_tokens
-            seq.num_published_blocks = fork.num_tokens // self.kv.block_size
-            return True
-        if (swapped := seq.swapped) is not None:
-            if not self.kv.swap_in(seq.block_table, swapped, seq.block_hashes, num_tokens):
-                return False
-            seq.swapped = None
-            seq.num_computed_tokens = swapped.num_tokens
-            seq.num_published_blocks = self.kv.num_findable(seq.block_table)
-            return True
-        shared: list[Block] = []
-        self.kv.extend_hashes(seq.block_hashes, seq.token_ids, seq.request.extra_keys)
-        if not seq.has_prompt_logprobs_to_compute:
-            shared = self.kv.match(seq.block_hashes, num_tokens)
-        if not self.kv.allocate(seq.block_table, num_tokens, shared):
-            return False
-        seq.num_computed_tokens = len(shared) * self.kv.block_size
-        seq.num_published_blocks = self.kv.num_findable(seq.block_table)
-        return True
-
     def _admit(self, seq: Sequence, step: StepBuilder) -> None:
         now, num_known = self._clock(), seq.num_computed_tokens
         self.policy.pop()
@@ -365,15 +340,19 @@ class Scheduler:
 
     # ---- learning, in parts
 
-    def _commit_sequence(self, seq: Sequence, entry: ScheduledSequence, output: SequenceOutput) -> list[Reply]:
+    def _commit_sequence(
+        self, seq: Sequence, entry: ScheduledSequence, output: SequenceOutput, replies: list[Reply]
+    ) -> None:
         request = seq.request
         if output.is_corrupt:
-            return self._fail(request, *_why_nothing_was_drawn(seq))
+            replies += self._fail(request, *why_nothing_was_drawn(seq))
+            return
         if output.prompt_logprobs is not None:
             request.prompt_logprobs.append(output.prompt_logprobs)
-        if entry.samples and self._restoring:
+        if self._restoring and entry.samples:
             self._restoring.discard(seq)
-        start, end = entry.start, entry.start + entry.num_tokens
+        start = entry.start
+        end = start + entry.num_tokens
         if end >= (seq.num_published_blocks + 1) * self.kv.block_size:  # a block is full
             self.kv.extend_hashes(seq.block_hashes, seq.token_ids, request.extra_keys)
             seq.num_published_blocks = self.kv.publish(seq.block_table, seq.block_hashes, end, seq.num_published_blocks)
@@ -383,34 +362,15 @@ class Scheduler:
                 self.counters.prompt_tokens += request.num_prompt_tokens
             self._release_forks(request, is_computed=True)
         try:
-            accepted, finish = self._append(seq, output.token_ids, is_prompt_done)
+            accepted, finish = take_tokens(seq, output.token_ids, is_prompt_done)
         except GrammarError as error:
-            return self._fail(request, "grammar_failed", f"the grammar cannot be followed: {error}")
-        if finish is None and not accepted:
-            return []
+            replies += self._fail(request, "grammar_failed", f"the grammar cannot be followed: {error}")
+            return
+        self.counters.generation_tokens += len(accepted)
         if finish is not None:
-            return [self._end(seq, finish, accepted, output)]
-        return [make_output(seq, accepted, output, None, None)]
-
-    def _append(
-        self, seq: Sequence, token_ids: tuple[int, ...], is_prompt_done: bool
-    ) -> tuple[tuple[int, ...], FinishReason | None]:
-        """Take tokens until one ends the sequence. Without tokens only a finished prompt can (max_tokens 0)."""
-        finish = finish_reason(seq) if is_prompt_done and not token_ids else None
-        num_accepted = 0
-        for token_id in token_ids:
-            seq.token_ids.append(token_id)
-            num_accepted += 1
-            finish = finish_reason(seq)
-            if seq.grammar is not None:
-                seq.grammar.accept((token_id,))
-                if seq.grammar.is_complete:
-                    finish = FinishReason.STOP
-            if finish is not None:
-                break
-        accepted = token_ids[:num_accepted]
-        self.counters.generation_tokens += num_accepted
-        return accepted, finish
+            replies.append(self._end(seq, finish, accepted, output))
+        elif accepted:
+            replies.append(make_output(seq, accepted, output, None, None))
 
     def _release_forks(self, request: Request, *, is_computed: bool) -> None:
         for other in self._forks.release(request, is_computed=is_computed):
@@ -489,11 +449,3 @@ class Scheduler:
         if seq.slot >= 0:
             self._free_slots.append(seq.slot)
             seq.slot = -1
-
-
-def _why_nothing_was_drawn(seq: Sequence) -> tuple[str, str]:
-    """Code and text of the failure. Where the request forbids ids, what is left may be none."""
-    params = seq.request.params
-    if seq.grammar is not None or params.allowed_token_ids or params.bad_words:
-        return "no_token_left", "what the request allows leaves no token that may come next"
-    return "corrupt_logits", "the model produced NaN or infinite logits for this request"

@@ -6,6 +6,7 @@ Knows what the executor must be told about a sequence, not why it runs.
 from engine_core.scheduler.budget import TokenBudget
 from engine_core.sequence import Sequence
 from engine_core.step import BlockTableUpdate, ScheduledSequence, SchedulerOutput, SlotBinding
+from ipc.messages import EventKind
 
 
 class StepBuilder:
@@ -44,15 +45,21 @@ class StepBuilder:
         if entry is not None:
             self.budget.refund(entry.num_tokens, entry.start)
 
-    def build(self, step: int, copies: tuple[tuple[int, int], ...]) -> SchedulerOutput:
-        """The step, which begins with ``copies`` of blocks. Sequences count as told about all blocks of their tables
-        from here on."""
+    def build(self, step: int, copies: tuple[tuple[int, int], ...], now_ns: int) -> SchedulerOutput:
+        """The step, which begins with ``copies`` of blocks. From here on its sequences count as launched, and as told
+        about all blocks of their tables; ``now_ns`` is when their chunks began."""
         bindings = tuple(
             SlotBinding(seq.slot, seq.token_ids.copy(), seq.num_prompt_tokens, seq.choice, seq.request.params)
             for seq in self._bound
         )
         updates = []
-        for seq in self.entries:
+        for seq, entry in self.entries.items():
+            start, num_tokens = entry.start, entry.num_tokens
+            if start < seq.request.num_prompt_tokens:
+                seq.record(EventKind.CHUNK, now_ns, num_tokens)
+            seq.num_computed_tokens = start + num_tokens
+            seq.num_pending += entry.samples
+            seq.steps_in_flight += 1
             blocks = seq.block_table.blocks
             if seq.num_sent_blocks < len(blocks):
                 block_ids = tuple(block.block_id for block in blocks[seq.num_sent_blocks :])

@@ -1,4 +1,4 @@
-"""When a sequence ends by its own tokens. Stop strings are text and the gateway's."""
+"""Takes in new tokens, and says when a sequence ends by them. Stop strings are text and the gateway's."""
 
 from engine_core.sequence import Request, Sequence
 from ipc.messages import FinishReason
@@ -7,6 +7,26 @@ from ipc.messages import FinishReason
 def output_limit(request: Request, max_model_len: int) -> int:
     """Most output tokens that a choice of the request may have."""
     return min(request.params.max_tokens, max_model_len - request.num_prompt_tokens)
+
+
+def take_tokens(
+    seq: Sequence, token_ids: tuple[int, ...], is_prompt_done: bool
+) -> tuple[tuple[int, ...], FinishReason | None]:
+    """Append tokens until one ends the sequence: (those, why it ends). Without tokens only a prompt that is done now
+    can end it (max_tokens 0). Raises GrammarError."""
+    finish = finish_reason(seq) if is_prompt_done and not token_ids else None
+    num_taken = 0
+    for token_id in token_ids:
+        seq.token_ids.append(token_id)
+        num_taken += 1
+        finish = finish_reason(seq)
+        if seq.grammar is not None:
+            seq.grammar.accept((token_id,))
+            if seq.grammar.is_complete:
+                finish = FinishReason.STOP
+        if finish is not None:
+            break
+    return token_ids[:num_taken], finish
 
 
 def finish_reason(seq: Sequence) -> FinishReason | None:

@@ -12,7 +12,7 @@ from engine_core.scheduler.step_builder import StepBuilder
 from engine_core.scheduler.stopping import finish_reason, output_limit, stop_token_id
 from engine_core.step import BlockTableUpdate, SlotBinding
 from engine_core.step_cost import StepCost
-from ipc.messages import FinishReason
+from ipc.messages import EventKind, FinishReason
 from ipc.params import SamplingParams
 
 STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
@@ -212,11 +212,11 @@ def test_a_step_tells_of_each_block_once() -> None:
     for _ in range(2):
         step = StepBuilder(TokenBudget(4))
         step.schedule(seq, 1)
-        updates.append(step.build(1, ()).block_table_updates)
+        updates.append(step.build(1, (), 0).block_table_updates)
     seq.block_table.blocks.append(Block(2))
     step = StepBuilder(TokenBudget(4))
     step.schedule(seq, 1)
-    updates.append(step.build(1, ()).block_table_updates)
+    updates.append(step.build(1, (), 0).block_table_updates)
     assert updates == [(BlockTableUpdate(1, 0, (4, 7)),), (), (BlockTableUpdate(1, 2, (2,)),)]
     assert idle.num_sent_blocks == 0
 
@@ -226,7 +226,21 @@ def test_a_step_is_a_picture_of_its_moment() -> None:
     seq.slot = 1
     step.bind(seq)
     step.schedule(seq, 4)
-    plan = step.build(9, ((1, 2),))
+    plan = step.build(9, ((1, 2),), 0)
     seq.token_ids.append(6)
     assert plan.bindings == (SlotBinding(1, [100, 101, 102, 5], 3, 2, seq.request.params),)
     assert (plan.step, plan.block_copies, plan.num_tokens) == (9, ((1, 2),), 4)
+
+
+def test_a_step_counts_as_launched_once_it_is_built() -> None:
+    prompt, output = make_sequence(1), make_sequence(2, output=(5,))
+    output.num_computed_tokens = 3
+    step = StepBuilder(TokenBudget(8))
+    step.schedule(prompt, 2)
+    step.schedule(output, 1)
+    assert (prompt.num_computed_tokens, output.num_computed_tokens) == (0, 3)
+    step.build(1, (), 77)
+    assert (prompt.num_computed_tokens, prompt.num_pending, prompt.steps_in_flight) == (2, 0, 1)
+    assert (output.num_computed_tokens, output.num_pending, output.steps_in_flight) == (4, 1, 1)
+    assert prompt.take_events() == ((int(EventKind.CHUNK), 77, 2),)
+    assert output.take_events() == ()
