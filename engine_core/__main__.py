@@ -4,12 +4,10 @@ The rest of standard input is the death pipe: when it ends, so does this process
 SIGTERM reach the whole process group and are the supervisor's to answer, so they are ignored here.
 """
 
-import ctypes
 import os
 import signal
 import sys
-import threading
-from typing import BinaryIO, NoReturn
+from typing import NoReturn
 
 import msgspec
 import structlog
@@ -17,11 +15,10 @@ import structlog
 from engine_core.installation import check_kernels_package
 from ipc.config import EngineConfig
 from ipc.errors import ConfigError
+from ipc.parent import die_with_parent, watch_parent
 from observability.logging import configure
 
 log = structlog.get_logger("octavo.engine")
-
-PR_SET_PDEATHSIG = 1
 
 
 def main() -> NoReturn:
@@ -33,8 +30,8 @@ def main() -> NoReturn:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     die_with_parent(sys.stdin.buffer)
     config = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineConfig)
-    threading.Thread(target=watch_parent, args=(sys.stdin.buffer,), name="death-pipe", daemon=True).start()
-    configure(config.log_level)
+    watch_parent(sys.stdin.buffer)
+    configure(config.log_level, json=config.log_format == "json")
     try:
         serve(config)
     except ConfigError as error:
@@ -65,21 +62,6 @@ def serve(config: EngineConfig) -> None:
     reporter = StatsReporter(channel, config.transport.incarnation)
     engine.core.run(reporter.on_step)
     channel.close()
-
-
-def die_with_parent(pipe: BinaryIO) -> None:
-    """Linux kills us when the thread that started us ends; elsewhere the pipe alone has to do."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if pipe.closed:
-        raise SystemExit("octavo: engine started without a death pipe")
-
-
-def watch_parent(pipe: BinaryIO) -> None:
-    """Block until the supervisor's end of the pipe is gone."""
-    while pipe.read(4096):
-        pass
-    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -9,19 +9,33 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Protocol
 
 from engine_core.beam import BeamSearches, wire_id
 from engine_core.channel import Channel, Compiled, GatewayGone, Inbound, UnfitRequest
 from engine_core.metrics import StepTimes
-from engine_core.scheduler.outputs import Reply
+from engine_core.scheduler.outputs import Reply, make_output
 from engine_core.scheduler.scheduler import NeedsCommit, Scheduler, StepPlan
 from engine_core.sequence import Grammar, GrammarError, Request
-from engine_core.step import Executor, SchedulerOutput, StepHandle
+from engine_core.step import Executor, SchedulerOutput, SequenceOutput, StepHandle
 from engine_core.step_cost import StepCost, context_tokens
 from engine_core.structured_output.compiling import Compiling
+from engine_core.waiting_requests import waiting_requests
 from ipc.journal import Journal, NoJournal
-from ipc.messages import Abort, Accepted, Drain, Failed, Finish, FinishReason, Output, Outputs, WaitReason
+from ipc.messages import (
+    Abort,
+    Accepted,
+    Drain,
+    EventKind,
+    Failed,
+    Finish,
+    FinishReason,
+    Output,
+    Outputs,
+    WaitingRequest,
+    WaitReason,
+)
 from ipc.params import SamplingParams
 
 IDLE_SECONDS = 1.0
@@ -83,6 +97,11 @@ class EngineCore:
         """Sequences that do not run yet, those whose grammar is being compiled among them."""
         return self.scheduler.num_waiting + self._compiling.num_sequences
 
+    def waiting_requests(self) -> tuple[WaitingRequest, ...]:
+        """Those of which no choice runs; of beam searches nothing is said."""
+        known = chain(self.scheduler.requests.values(), self._compiling)
+        return waiting_requests(request for request in known if request.request_id == wire_id(request.request_id))
+
     def waiting_by_reason(self) -> dict[WaitReason, int]:
         """How many of them wait for what."""
         reasons = self.scheduler.waiting_by_reason()
@@ -113,10 +132,12 @@ class EngineCore:
     def step(self, *, block: bool = False) -> None:
         """One turn of the loop; with ``block`` it waits a while for a message when there is nothing to do."""
         self.num_loops += 1
-        for inbound in self.channel.receive(timeout=IDLE_SECONDS if block and not self._has_step_to_do else 0):
+        for inbound in self.channel.receive(timeout=self._idle_seconds() if block else 0):
             self._handle(inbound)
         with self.times.schedule:
             late = self.scheduler.drop_late()
+        if len(self._compiling):
+            late += self._drop_late_grammars()
         if late:
             self._reply(late)
         launched = self._launch()
@@ -127,6 +148,13 @@ class EngineCore:
         else:
             self._sample(launched)
             self._commit(launched)
+
+    def _idle_seconds(self) -> float:
+        """How long to wait for a message. A request whose grammar is being compiled must end when it is too late."""
+        if self._has_step_to_do:
+            return 0
+        seconds = self._compiling.seconds_to_deadline(self._clock())
+        return IDLE_SECONDS if seconds is None else min(seconds, IDLE_SECONDS)
 
     # ---- a step, in parts
 
@@ -152,7 +180,7 @@ class EngineCore:
         self._journal.begin(plan.output.step, (wire_id(seq.request.request_id) for seq in plan.sequences))
         with self.times.launch:
             handle = self.executor.launch(plan.output)
-        self.times.count_step(plan.num_tokens)
+        self.times.count_step(plan.num_tokens, len(plan.sequences))
         return LaunchedStep(plan, handle)
 
     def _sample(self, launched: LaunchedStep | None) -> None:
@@ -200,8 +228,7 @@ class EngineCore:
             case UnfitRequest():
                 self.channel.send(owner, Failed(message.request_id, -1, "invalid", message.problem))
             case Finish():
-                reason = FinishReason(message.reason)
-                self._reply(self.scheduler.finish(message.request_id, message.choice, reason, message.num_tokens))
+                self._finish(message)
             case Abort():
                 self._abort(message.request_id)
             case GatewayGone():
@@ -229,17 +256,37 @@ class EngineCore:
     def _take_grammar(self, message: Compiled) -> None:
         request = self._compiling.release(message.request_id)
         if request is None:
-            return  # its client is gone
+            return  # its client is gone, or its deadline is over
         try:
             if isinstance(message.result, GrammarError):
                 raise message.result
             for seq in request.sequences:
                 seq.grammar = message.result(request.params)
                 seq.grammar.accept(tuple(seq.token_ids[seq.num_prompt_tokens :]))
+                seq.record(EventKind.GRAMMAR_READY, self._clock())
         except GrammarError as error:
             self._refuse(request, "invalid_grammar", str(error))
         else:
             self._add(request)
+
+    def _finish(self, message: Finish) -> None:
+        reason = FinishReason(message.reason)
+        # What a dead engine had sent may end in a stop string that is found only now.
+        seq = self._compiling.take_choice(message.request_id, message.choice)
+        if seq is not None:
+            self._reply([make_output(seq, (), SequenceOutput(), reason, None)])
+        else:
+            self._reply(self.scheduler.finish(message.request_id, message.choice, reason, message.num_tokens))
+
+    def _drop_late_grammars(self) -> list[Reply]:
+        """They were taken, and then it was too late: so they are accepted, and end like those that wait for a step."""
+        replies = []
+        for request in self._compiling.take_late(self._clock()):
+            self.channel.send(request.owner, Accepted(request.request_id))
+            replies += [
+                make_output(seq, (), SequenceOutput(), FinishReason.DEADLINE, None) for seq in request.sequences
+            ]
+        return replies
 
     def _abort(self, request_id: int) -> None:
         if (request := self._compiling.release(request_id)) is not None:

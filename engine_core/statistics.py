@@ -5,6 +5,7 @@ import time
 from engine_core.channel import Channel
 from engine_core.core import EngineCore
 from ipc.messages import Stats
+from observability.process import resident_bytes
 
 INTERVAL_SECONDS = 0.25
 CHECK_SECONDS = 10.0  # the integrity check walks all blocks: some milliseconds
@@ -45,6 +46,16 @@ def snapshot(core: EngineCore, incarnation: int) -> Stats:
         kv_disk_bytes=tiers.disk_bytes,
         kv_disk_corrupt_files=tiers.corrupt_files,
         kv_disk_errors=tiers.disk_errors,
+        step_sequences=tuple(times.steps_by_sequences),
+        step_sequences_sum=times.num_sequences,
+        schedule_steps=tuple(times.schedule.steps),
+        launch_steps=tuple(times.launch.steps),
+        wait_steps=tuple(times.wait.steps),
+        commit_steps=tuple(times.commit.steps),
+        kv_evictions=scheduler.kv.num_evicted,
+        cpu_ns=time.process_time_ns(),
+        memory_bytes=resident_bytes(),
+        waiting_requests=core.waiting_requests(),
         waiting_by_reason=tuple((int(reason), count) for reason, count in core.waiting_by_reason().items()),
     )
 

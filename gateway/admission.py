@@ -34,8 +34,11 @@ FORECAST_SECONDS = 0.1
 class Progress(Protocol):
     """How far one prompt's generation is (``gateway.generation.Generation``)."""
 
-    num_output_tokens: int
-    num_cached_tokens: int
+    @property
+    def num_output_tokens(self) -> int: ...
+
+    @property
+    def num_cached_tokens(self) -> int: ...
 
     @property
     def is_finished(self) -> bool: ...
@@ -103,6 +106,16 @@ class Ticket:
             sum(one.progress.num_cached_tokens for one in known),
             sum(one.progress.num_output_tokens for one in known),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    """``num_tokens``: of prompts that are not computed, estimated. ``wait_seconds``: of a short request that comes now.
+    ``num_booked``: refused requests that are expected."""
+
+    num_tokens: float
+    wait_seconds: float
+    num_booked: int
 
 
 @dataclass(slots=True)
@@ -213,18 +226,23 @@ class Admission:
         if num_prompt_tokens and ticket.demand.num_prompt_tokens is None:
             self.bytes_per_token.observe(ticket.demand.num_bytes, num_prompt_tokens)
 
-    def publish(self) -> None:
-        """The gauges as they are now."""
+    def queue(self) -> QueueState:
+        """As it is now."""
         wait = 0.0
         if self._tickets:
             forecast = self._current()
             wait = forecast.first_token(Work(1, 1.0, 1.0)) - forecast.now
         self._virtual.expire(self._clock())
+        return QueueState(self._queued_tokens, wait, len(self._virtual.bookings))
+
+    def publish(self) -> None:
+        """The gauges as they are now."""
+        queue = self.queue()
         self._metrics.set_admission(
             num_sequences=self.num_sequences,
-            num_queued_tokens=self._queued_tokens,
-            wait_seconds=wait,
-            num_booked=len(self._virtual.bookings),
+            num_queued_tokens=queue.num_tokens,
+            wait_seconds=queue.wait_seconds,
+            num_booked=queue.num_booked,
         )
 
     # ---- in parts

@@ -14,8 +14,9 @@ from starlette.types import ASGIApp
 
 from gateway.auth import ApiKeyMiddleware
 from gateway.middleware import BodyLimitMiddleware, ExchangeMiddleware
+from gateway.page_files import page_files
 from gateway.responses import JSON
-from gateway.routes import admin, chat_completions, completions, drain, health, models, tokenize
+from gateway.routes import admin, chat_completions, completions, debug, drain, health, models, page, tokenize
 from gateway.routes.admitted import admitted
 from gateway.routes.endpoint import Endpoint
 from gateway.schema.errors import from_exception, http_error
@@ -43,11 +44,13 @@ def create_app(state: GatewayState, lifespan: Lifespan | None = None) -> ASGIApp
             Endpoint(state, "/metrics", health.metrics, "GET").route(),
             Endpoint(state, "/admin/usage", admin.usage, "GET").route(),
             Endpoint(state, "/admin/drain", drain.drain, "POST").route(),
+            Endpoint(state, "/debug/requests", debug.requests, "GET").route(),
             Endpoint(state, "/version", health.version, "GET").route(),
+            *(Endpoint(state, path, page.page, "GET").route() for path in page_files()),
         ],
         middleware=[
             *cors(state.config),
-            Middleware(ExchangeMiddleware, metrics=state.metrics),
+            Middleware(ExchangeMiddleware, metrics=state.metrics, tracing=state.tracing),
             Middleware(ApiKeyMiddleware, tenants=state.tenants),
             Middleware(BodyLimitMiddleware, limit=state.config.max_request_bytes),
         ],

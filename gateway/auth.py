@@ -1,4 +1,4 @@
-"""API keys: every path needs one but the health probes, by default and not by list of the guarded.
+"""API keys: every path needs one but the health probes and the page's files, by default and not by list of the guarded.
 
 The path is compared as it arrived: a variant such as ``//v1/models`` or ``/health/../v1/models`` is not on the
 list and needs the key. Whose key it is goes along as ``scope["state"]["tenant"]``; keys appear in no message.
@@ -6,14 +6,15 @@ list and needs the key. Whose key it is goes along as ``scope["state"]["tenant"]
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gateway.page_files import page_files
 from gateway.responses import send_error
 from gateway.schema.errors import HttpError, http_error
 from gateway.tenants import Tenant, Tenants
 from ipc.config import Scope as KeyScope
 
-OPEN_PATHS = frozenset({"/health", "/health/live", "/health/ready"})
+OPEN_PATHS = frozenset({"/health", "/health/live", "/health/ready", *page_files()})
 METRICS_PATH = "/metrics"
-ADMIN_PREFIX = "/admin"
+ADMIN_PREFIXES = ("/admin", "/debug")
 
 
 class ApiKeyMiddleware:
@@ -56,7 +57,8 @@ def scope_of(path: str) -> KeyScope:
     """Which of a key's scopes a path needs."""
     if path == METRICS_PATH:
         return "metrics"
-    return "admin" if path == ADMIN_PREFIX or path.startswith(ADMIN_PREFIX + "/") else "inference"
+    is_admin = any(path == prefix or path.startswith(prefix + "/") for prefix in ADMIN_PREFIXES)
+    return "admin" if is_admin else "inference"
 
 
 def _no_key() -> HttpError:

@@ -1,33 +1,29 @@
 """The gateway's handle on an engine: submit a request at token level, get its outputs, abort it.
 
-Keeps for each request everything an engine needs to continue it: the prompt and every token received (design 8).
-Knows no HTTP and no text. One thread only, the event loop's.
+Keeps what is in flight, so that another engine can go on with it (design 8). Knows no HTTP and no text. One thread
+only, the event loop's.
 """
 
 import asyncio
 import itertools
 import secrets
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from types import TracebackType
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-import msgspec
-
-from gateway.engine_connection import EngineConnection
+from gateway.deadline_alarm import DeadlineAlarm
+from gateway.engine_stream import EngineStream, GenerationRequest
+from gateway.flight import Flight
 from gateway.notifier import Notifier
 from gateway.quarantine import Quarantine, Verdict
-from ipc.codec import pack_ids, unpack_ids
-from ipc.errors import CapacityError, EngineError, RequestError
+from gateway.request_view import EngineView, RequestView, view_request, waits_of
+from ipc.errors import EngineError
 from ipc.messages import (
     Abort,
     Accepted,
     Add,
     Beat,
     Drain,
-    Event,
-    EventKind,
     Failed,
     Finish,
     FinishReason,
@@ -36,244 +32,68 @@ from ipc.messages import (
     Ready,
     Refused,
     Stats,
+    ToEngine,
     ToGateway,
-    TokenLogprobs,
 )
-from ipc.params import BeamParams, SamplingParams
 
 NOT_READY = "the engine is not ready"
-INVALID_GRAMMAR = "invalid_grammar"
-CLIENT_FAULTS = frozenset({"invalid", "impossible", "no_token_left", INVALID_GRAMMAR})
-UNAVAILABLE = frozenset({"draining", "not_ready"})
+OUTAGE_SECONDS = 10.0  # without an engine, after which whoever deals out requests should look elsewhere
 
 
-class Bill(Protocol):
-    """Who is told what a request has cost."""
+class Connection(Protocol):
+    """The way to one engine incarnation (``gateway.engine_connection``)."""
 
-    def charge(self, device_ns: int, kv_block_ns: int) -> None: ...
+    def start(self, on_message: Callable[[ToGateway], None]) -> None: ...
 
+    def send(self, message: ToEngine) -> None: ...
 
-@dataclass(frozen=True, slots=True)
-class GenerationRequest:
-    """What is asked of an engine. ``arrival_ns``: monotonic, when the client's request came in. ``grammar_param``: the
-    client's field that asks for ``grammar``."""
-
-    model: str
-    prompt_ids: list[int]
-    params: SamplingParams
-    arrival_ns: int
-    n: int = 1
-    num_prompt_logprobs: int = -1
-    grammar: tuple[str, str] | None = None
-    grammar_param: str = ""
-    beam: BeamParams | None = None
-    cache_salt: str = ""
-    priority: int = 0
-    tenant: str = ""
-    traceparent: str = ""
-    weight: float = 1.0
-    bill: Bill | None = None
-    deadline_ns: int = 0  # on the clock of ``arrival_ns``; 0: none
+    def close(self) -> None: ...
 
 
-class ChoiceOutput(msgspec.Struct, gc=False):
-    """News of one choice. ``finish`` is set exactly once a choice; ``time_ns``: when the engine knew."""
+class Stream(Protocol):
+    """Whoever gets what an engine sends for one request. ``notifier`` is told once for all outputs of a message."""
 
-    choice: int
-    token_ids: list[int]
-    logprobs: TokenLogprobs | None
-    finish: FinishReason | None
-    stop_token_id: int | None
-    num_cached_tokens: int
-    prompt_logprobs: TokenLogprobs | None
-    events: tuple[Event, ...]
-    time_ns: int
+    flight: Flight
+    notifier: Notifier
 
+    def accept(self) -> None: ...
 
-@dataclass(slots=True)
-class ChoiceProgress:
-    """What is known of a choice: enough to continue it elsewhere. ``end``: after so many tokens a stop string ended it,
-    and the engine was told."""
+    def push(self, output: Output, time_ns: int) -> None: ...
 
-    token_ids: list[int] = field(default_factory=list)
-    is_finished: bool = False
-    num_cached_tokens: int = 0
-    end: int | None = None
-
-
-class EngineStream:
-    """One request on its way. Leaving the context aborts whatever has not ended.
-
-    ``notifier`` is told when ``take`` has something new to return or to raise: once for each message of the engine.
-    """
-
-    def __init__(self, client: "EngineClient", request_id: int, request: GenerationRequest, notifier: Notifier) -> None:
-        self.request_id, self.request, self.notifier = request_id, request, notifier
-        self.choices = [ChoiceProgress() for _ in range(request.n)]
-        self.was_sent = self.was_resumed = False
-        self.has_output = False  # of the present engine
-        self.has_prompt_logprobs = False
-        self._client = client
-        self._accepted: asyncio.Future[None] = client.loop.create_future()
-        self._queued: list[ChoiceOutput] = []
-        self._failure: Exception | None = None
-
-    async def __aenter__(self) -> "EngineStream":
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.abort()
-
-    @property
-    def is_finished(self) -> bool:
-        """All choices have ended, or the request failed."""
-        return self._failure is not None or all(choice.is_finished for choice in self.choices)
-
-    @property
-    def has_begun(self) -> bool:
-        """Some engine has computed tokens of it."""
-        return any(choice.token_ids for choice in self.choices)
-
-    async def accepted(self) -> None:
-        """Wait until the engine has queued the request. Raises RequestError, CapacityError or EngineError."""
-        await asyncio.shield(self._accepted)
-
-    def take(self) -> list[ChoiceOutput]:
-        """All that is queued, perhaps nothing; raises EngineError when the request failed and nothing is left. A slow
-        reader finds the outputs of several steps at once: what waits here is at most the request's own tokens."""
-        queued = self._queued
-        if queued:
-            self._queued = []
-        elif self._failure is not None:
-            raise self._failure
-        return queued
-
-    async def outputs(self) -> list[ChoiceOutput]:
-        """What ``take`` returns, as soon as that is something."""
-        while not (outputs := self.take()):
-            await self.notifier.wait()
-        return outputs
-
-    def finish_choice(self, choice: int, num_tokens: int) -> None:
-        """A stop string ended the choice after ``num_tokens`` output tokens; its last output still comes."""
-        if not self.choices[choice].is_finished:
-            self.choices[choice].end = num_tokens
-            self._client.send(Finish(self.request_id, choice, FinishReason.STOP, num_tokens))
-            if not self._client.is_connected:
-                self._client.settle(self)
-
-    def abort(self) -> None:
-        """Nobody wants the rest. Nothing after the end."""
-        self._client.forget(self)
-
-    # ---- for the client
-
-    def accept(self) -> None:
-        """The engine has queued it."""
-        if not self._accepted.done():
-            self._accepted.set_result(None)
-
-    def push(self, output: Output, time_ns: int) -> None:
-        """One output of the engine; whoever reads is told by the caller, once for all of a message."""
-        token_ids = unpack_ids(output.token_ids)
-        choice = self.choices[output.choice]
-        choice.token_ids += token_ids
-        finish, events = None, output.events
-        if self.was_resumed:
-            events = tuple(map(_as_resumed, events))
-        else:
-            choice.num_cached_tokens = output.num_cached_tokens
-        if output.prompt_logprobs is not None:
-            self.has_prompt_logprobs = True
-        if output.finish is not None:
-            finish, choice.is_finished = FinishReason(output.finish), True
-            self.charge(output)
-        self._queued.append(
-            ChoiceOutput(
-                output.choice,
-                token_ids,
-                output.logprobs,
-                finish,
-                output.stop_token_id,
-                choice.num_cached_tokens,
-                output.prompt_logprobs,
-                events,
-                time_ns,
-            )
-        )
-
-    def charge(self, output: Output) -> None:
-        """The engine has said what a choice has cost."""
-        if self.request.bill is not None:
-            self.request.bill.charge(output.device_ns, output.kv_block_ns)
-
-    def end_what_was_over(self) -> None:
-        """The engine died before it had answered: choices that a stop string ended are not continued."""
-        for index, choice in enumerate(self.choices):
-            if choice.end is None or choice.is_finished:
-                continue
-            choice.is_finished = True
-            num_cached, now = choice.num_cached_tokens, time.monotonic_ns()
-            self._queued.append(ChoiceOutput(index, [], None, FinishReason.STOP, None, num_cached, None, (), now))
-        self.notifier.notify()
-
-    def fail(self, error: Exception) -> None:
-        """The request ends with an error, after what is queued."""
-        self._failure = error
-        if not self._accepted.done():
-            self._accepted.set_exception(error)
-            self._accepted.exception()  # nobody may be waiting for it any more
-        self.notifier.notify()
-
-    def as_add(self) -> Add:
-        """The request as an engine must see it now: choices that have not ended, with what they have so far."""
-        request = self.request
-        choices = tuple(
-            (index, pack_ids(choice.token_ids)) for index, choice in enumerate(self.choices) if not choice.is_finished
-        )
-        return Add(
-            request_id=self.request_id,
-            arrival_ns=request.arrival_ns,
-            model=request.model,
-            prompt_ids=pack_ids(request.prompt_ids),
-            params=request.params,
-            choices=choices,
-            num_prompt_logprobs=-1 if self.has_prompt_logprobs else request.num_prompt_logprobs,
-            grammar=request.grammar,
-            cache_salt=request.cache_salt,
-            priority=request.priority,
-            tenant=request.tenant,
-            weight=request.weight,
-            deadline_ns=request.deadline_ns,
-            is_resumed=self.was_sent,
-            traceparent=request.traceparent,
-            beam=request.beam,
-        )
+    def fail(self, message: Failed | Refused) -> None: ...
 
 
 class EngineClient:
     """One engine at a time, and its successors. ``on_stats`` is told every ``Stats``, ``on_ready`` every ``Ready``.
 
-    While an engine is replaced, requests wait: those that ran go on from the tokens they have, new ones begin.
+    While an engine is replaced, requests wait: those that ran go on from the tokens they have, new ones begin. One that
+    no engine has ends here when its deadline is over. ``clock``: the nanoseconds that deadlines are given in.
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, on_stats: Callable[[Stats], None], on_ready: Callable[[Ready], None]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        on_stats: Callable[[Stats], None],
+        on_ready: Callable[[Ready], None],
+        clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.loop = loop
         self.num_resumed = 0  # requests that another engine had begun
         self.last_beat: Beat | None = None
         self._on_stats, self._on_ready = on_stats, on_ready
-        self._connection: EngineConnection | None = None
+        self._connection: Connection | None = None
         self._ready: Ready | None = None
         self._is_connected = False
         self._quarantine = Quarantine()
         self._resuming: set[int] = set()  # given to the present engine as it came, no output yet
         self._why_not_ready = (NOT_READY, "not_ready")  # message and code
-        self._streams: dict[int, EngineStream] = {}
-        self._left: dict[int, EngineStream] = {}  # aborted; the engine has not said yet what they have cost
+        self._streams: dict[int, Stream] = {}
+        self._clock = clock
+        self._lost_ns, self._why_lost = 0, ""  # since when there is no engine, while another one is to come
+        self._alarm = DeadlineAlarm(loop, clock, self._end_late)
+        self._report: Stats | None = None  # the present engine's last, of so many
+        self._num_reports = 0
+        self._left: dict[int, Flight] = {}  # aborted; the engine has not said yet what they have cost
         # Ids are unique among gateways: a random beginning, then a counter.
         self._ids = itertools.count(secrets.randbits(32) << 32)
 
@@ -290,6 +110,18 @@ class EngineClient:
         """Requests are taken, though they may have to wait for an engine that comes in another's place."""
         return self._ready is not None
 
+    def check_outage(self) -> None:
+        """Raises EngineError (503), with the reason, when there has been no engine for a while. Requests wait for one
+        all the same."""
+        _ = self.ready
+        seconds = (self._clock() - self._lost_ns) * 1e-9
+        if not self._is_connected and seconds >= OUTAGE_SECONDS:
+            raise EngineError(f"no engine for {seconds:.0f} s: {self._why_lost}", code="no_engine", status=503)
+
+    def explain_outage(self, reason: str) -> None:
+        """Why there is still no other engine."""
+        self._why_lost = reason
+
     @property
     def is_connected(self) -> bool:
         """The present engine has said that it serves."""
@@ -300,11 +132,25 @@ class EngineClient:
         """Requests that have not ended."""
         return len(self._streams)
 
-    def connect(self, connection: EngineConnection) -> None:
+    def requests(self) -> list[RequestView]:
+        """Each of them, for whoever looks at the server."""
+        engine = EngineView(
+            self._clock(),
+            self._is_connected,
+            self._lost_ns,
+            self._quarantine.held,
+            self._num_reports,
+            waits_of(self._report),
+        )
+        return [view_request(stream.flight, engine) for stream in self._streams.values()]
+
+    def connect(self, connection: Connection) -> None:
         """An engine was started, perhaps in another's place: what it sends comes here."""
         self._connection = connection
-        self.last_beat = None
+        self.last_beat = self._report = None
+        self._num_reports = 0
         self._why_not_ready = (NOT_READY, "not_ready")
+        self._why_lost = "another one is starting"
         connection.start(self._receive)
 
     def lose(self, in_step: Mapping[int, bool], *, was_killed: bool) -> Verdict:
@@ -315,24 +161,27 @@ class EngineClient:
         """
         if self._connection is not None:
             self._connection.close()
-        self._connection, self._is_connected = None, False
+        if self._is_connected:
+            self._lost_ns = self._clock()
+        self._connection, self._is_connected, self._why_lost = None, False, "it died"
         self._left.clear()
         for stream in list(self._streams.values()):
-            self.settle(stream)
+            self._settle(stream, stream.flight.what_was_over())
         streams = self._streams
         # A beam search has no output before its end, by which it could be cleared: once under way it is not suspected.
         suspects = [
             request_id
             for request_id, was_tested in in_step.items()
-            if request_id in streams and not (was_tested and streams[request_id].request.beam is not None)
+            if request_id in streams and not (was_tested and streams[request_id].flight.add.beam is not None)
         ]
         verdict = self._quarantine.crash(
-            suspects, lambda request_id: streams[request_id].has_output, was_killed=was_killed
+            suspects, lambda request_id: streams[request_id].flight.has_output, was_killed=was_killed
         )
         self._resuming = set()
         if verdict.condemned is not None:
             text = "the engine died each time that this request ran"
-            self._fail(verdict.condemned, EngineError(text, code="engine_killed"))
+            self._fail(Failed(verdict.condemned, -1, "engine_killed", text))
+        self._end_late()
         return verdict
 
     def disconnect(self, error: EngineError) -> None:
@@ -347,34 +196,45 @@ class EngineClient:
         self._connection = self._ready = None
         self._is_connected = False
         self._why_not_ready = (error.message, error.code)
-        streams, self._streams = self._streams, {}
         self._left.clear()
-        for stream in streams.values():
-            stream.fail(error)
+        self._alarm.set(())
+        for request_id in list(self._streams):
+            self._fail(Failed(request_id, -1, error.code, error.message))
 
     def submit(self, request: GenerationRequest, notifier: Notifier | None = None) -> EngineStream:
         """Send a request; one who reads several gives them the same ``notifier``. Raises EngineError (503) while no
         engine is ready."""
         _ = self.ready
         stream = EngineStream(self, next(self._ids), request, notifier or Notifier())
-        self._streams[stream.request_id] = stream
-        if self._is_connected:
-            self._begin(stream)
+        self.enter(stream)
         return stream
 
-    def forget(self, stream: EngineStream) -> None:
-        """The stream's owner has left it: abort in the engine what has not ended."""
-        if self._streams.pop(stream.request_id, None) is not None:
-            if stream.request.bill is not None and self._is_connected and stream.was_sent:
-                self._left[stream.request_id] = stream
-            self.send(Abort(stream.request_id))
-            self._clear(stream.request_id)
+    def enter(self, stream: Stream) -> None:
+        """``stream`` gets what is computed for its request. Raises EngineError (503) while no engine is ready."""
+        _ = self.ready
+        self._streams[stream.flight.request_id] = stream
+        if self._is_connected:
+            self._begin(stream.flight)
+        else:
+            self._alarm.watch(stream.flight.add.deadline_ns)
 
-    def settle(self, stream: EngineStream) -> None:
-        """There is no engine to answer that choices of it are over: they are."""
-        stream.end_what_was_over()
-        if stream.is_finished and self._streams.pop(stream.request_id, None) is not None:
-            self._clear(stream.request_id)
+    def finish(self, stream: Stream, choice: int, num_tokens: int) -> None:
+        """A stop string ended the choice after so many output tokens: the engine is told, and answers."""
+        flight = stream.flight
+        if not flight.choices[choice].is_finished:
+            flight.choices[choice].end = num_tokens
+            self.send(Finish(flight.request_id, choice, FinishReason.STOP, num_tokens))
+            if not self._is_connected:
+                self._settle(stream, flight.what_was_over())
+
+    def forget(self, stream: Stream) -> None:
+        """The stream's owner has left it: abort in the engine what has not ended."""
+        flight = stream.flight
+        if self._streams.pop(flight.request_id, None) is not None:
+            if flight.bill is not None and self._is_connected and flight.was_sent:
+                self._left[flight.request_id] = flight
+            self.send(Abort(flight.request_id))
+            self._clear(flight.request_id)
 
     def drain(self) -> None:
         """Tell the engine to end when its last request is done."""
@@ -393,18 +253,19 @@ class EngineClient:
                 self._push(message)
             case Accepted():
                 if (stream := self._streams.get(message.request_id)) is not None:
+                    stream.flight.history.accepted_at = self._num_reports
                     stream.accept()
             case Refused():
-                text = f"the server is busy: {message.reason}"
-                self._fail(message.request_id, CapacityError(text, retry_after=message.retry_after_ms / 1000))
+                self._fail(message)
             case Failed():
                 if message.choice >= 0:  # the request fails as a whole: its other choices are for nobody
                     self.send(Abort(message.request_id))
-                stream = self._streams.get(message.request_id)
-                self._fail(message.request_id, _as_error(message, None if stream is None else stream.request))
+                self._fail(message)
             case Beat():
                 self.last_beat = message
             case Stats():
+                self._report = message
+                self._num_reports += 1
                 self._on_stats(message)
             case Ready():
                 self._take_over(message)
@@ -420,10 +281,12 @@ class EngineClient:
                         self._charge_left(output)
                     continue
                 stream.push(output, time_ns)
-                if not stream.has_output:
-                    stream.has_output = True
+                flight = stream.flight
+                if not flight.has_output:
+                    flight.has_output = True
+                    flight.history.begin(time_ns)
                     self._clear(output.request_id)
-                if output.finish is not None and stream.is_finished:
+                if output.finish is not None and flight.is_finished:
                     del streams[output.request_id]
                 notifiers[stream.notifier] = None
         finally:
@@ -432,19 +295,19 @@ class EngineClient:
                 notifier.notify()
 
     def _charge_left(self, output: Output) -> None:
-        stream = self._left.get(output.request_id)
-        if stream is not None:
-            stream.charge(output)
-            stream.choices[output.choice].is_finished = True
-            if stream.is_finished:
+        flight = self._left.get(output.request_id)
+        if flight is not None:
+            flight.take(output)
+            if flight.is_finished:
                 del self._left[output.request_id]
 
-    def _fail(self, request_id: int, error: Exception) -> None:
-        self._left.pop(request_id, None)
-        stream = self._streams.pop(request_id, None)
+    def _fail(self, message: Failed | Refused) -> None:
+        self._left.pop(message.request_id, None)
+        stream = self._streams.pop(message.request_id, None)
         if stream is not None:
-            stream.fail(error)
-            self._clear(request_id)
+            stream.flight.has_failed = True
+            stream.fail(message)
+            self._clear(message.request_id)
 
     # ---- from one engine to the next
 
@@ -453,21 +316,48 @@ class EngineClient:
         before, self._ready = self._ready, ready
         if before is not None and before.numerics_id != ready.numerics_id:
             text = "the engine that came in the place of one that died computes differently"
-            for stream in [stream for stream in self._streams.values() if stream.has_begun]:
-                self._fail(stream.request_id, EngineError(text, code="engine_changed"))
+            for stream in [stream for stream in self._streams.values() if stream.flight.has_begun]:
+                self._fail(Failed(stream.flight.request_id, -1, "engine_changed", text))
+        self._end_late()
         self._is_connected = True
         held = self._quarantine.held
-        waiting = [stream for request_id, stream in self._streams.items() if request_id not in held]
-        self._resuming = {stream.request_id for stream in waiting if stream.has_begun}
-        for stream in sorted(waiting, key=lambda stream: stream.request.arrival_ns):
-            self._begin(stream)
+        waiting = [stream.flight for request_id, stream in self._streams.items() if request_id not in held]
+        self._resuming = {flight.request_id for flight in waiting if flight.has_begun}
+        for flight in sorted(waiting, key=lambda flight: flight.arrival_ns):
+            self._begin(flight)
         self._release()
         self._on_ready(ready)
 
-    def _begin(self, stream: EngineStream) -> None:
-        self.send(stream.as_add())
-        self.num_resumed += stream.was_sent
-        stream.has_output, stream.was_resumed, stream.was_sent = False, stream.was_sent, True
+    def _end_late(self) -> None:
+        """What no engine has and whose deadline is over ends, with the tokens it has; the next one's is waited for."""
+        now_ns = self._clock()
+        for stream in [one for one in self._without_engine() if 0 < one.flight.add.deadline_ns <= now_ns]:
+            if stream.flight.request_id in self._streams:  # what one reader is told may make it leave others
+                stream.accept()
+                self._settle(stream, stream.flight.unfinished_as(FinishReason.DEADLINE))
+        self._alarm.set(stream.flight.add.deadline_ns for stream in self._without_engine())
+
+    def _without_engine(self) -> Iterable[Stream]:
+        """All, while there is none; else those that the present one is spared for now."""
+        if self._is_connected:
+            return [self._streams[request_id] for request_id in self._quarantine.held]
+        return self._streams.values()
+
+    def _settle(self, stream: Stream, last_outputs: list[Output]) -> None:
+        """There is no engine to say that choices of it are over: they are."""
+        for output in last_outputs:
+            stream.push(output, self._clock())
+        if last_outputs:
+            stream.notifier.notify()
+        if stream.flight.is_finished and self._streams.pop(stream.flight.request_id, None) is not None:
+            self._clear(stream.flight.request_id)
+
+    def _begin(self, flight: Flight) -> None:
+        self.send(flight.as_add())
+        self.num_resumed += flight.was_sent
+        flight.history.num_restarts += flight.was_sent
+        flight.history.accepted_at = None
+        flight.has_output, flight.was_resumed, flight.was_sent = False, flight.was_sent, True
 
     def _clear(self, request_id: int) -> None:
         """It has had an output of the present engine, or needs none any more."""
@@ -480,23 +370,4 @@ class EngineClient:
         """Suspects come back when all others are back: whoever is alone with them is known to be harmless."""
         if self._is_connected and not self._resuming:
             for request_id in self._quarantine.release():
-                self._begin(self._streams[request_id])
-
-
-_AS_RESUMED = {int(EventKind.ADMITTED): int(EventKind.RESUMED)}
-
-
-def _as_resumed(event: Event) -> Event:
-    kind, time_ns, value = event
-    return (_AS_RESUMED.get(kind, kind), time_ns, value)
-
-
-def _as_error(message: Failed, request: GenerationRequest | None) -> Exception:
-    if message.code == INVALID_GRAMMAR and request is not None:
-        param = request.grammar_param
-        return RequestError(f"{param} cannot be honoured: {message.message}", param=param, code=message.code)
-    if message.code in CLIENT_FAULTS:
-        return RequestError(message.message, code=message.code)
-    if message.code in UNAVAILABLE:
-        return EngineError(message.message, code=message.code, status=503)
-    return EngineError(message.message, code=message.code)
+                self._begin(self._streams[request_id].flight)

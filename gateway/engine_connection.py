@@ -6,15 +6,17 @@ each time, and also after a send, which may have taken the edge.
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import structlog
 import zmq
 
-from ipc.codec import decode_for_gateway, encode
+from ipc.codec import decode_for_gateway
 from ipc.config import TransportConfig
+from ipc.desk import ToDesk, encode
 from ipc.errors import EngineError
-from ipc.messages import PROTOCOL, Beat, Hello, Outputs, Ready, Stats, ToEngine, ToGateway
+from ipc.messages import PROTOCOL, Beat, Hello, Outputs, Ready, Stats
 from ipc.transport import connect_dealer
 
 log = structlog.get_logger("octavo.gateway")
@@ -23,7 +25,8 @@ _READABLE = int(zmq.POLLIN)  # an enum's own & takes longer than all the rest of
 
 
 class EngineConnection:
-    """A DEALER on one incarnation. Messages of another incarnation are dropped."""
+    """A DEALER on one incarnation. Messages of another incarnation are dropped. ``identity``: by which the other side
+    knows this one; ``decode``: for a peer that says more than an engine does."""
 
     def __init__(
         self,
@@ -31,21 +34,23 @@ class EngineConnection:
         config: TransportConfig,
         loop: asyncio.AbstractEventLoop,
         client_keys: tuple[str, str] | None = None,
+        identity: str | None = None,
+        decode: Callable[[bytes], Any] = decode_for_gateway,
     ) -> None:
-        self._incarnation = config.incarnation
-        self._socket = connect_dealer(context, config, client_keys)
+        self._incarnation, self._decode = config.incarnation, decode
+        self._socket = connect_dealer(context, config, client_keys, identity)
         self._loop = loop
         self._file = self._socket.getsockopt(zmq.FD)
-        self._on_message: Callable[[ToGateway], None] | None = None
+        self._on_message: Callable[[Any], None] | None = None
 
-    def start(self, on_message: Callable[[ToGateway], None]) -> None:
+    def start(self, on_message: Callable[[Any], None]) -> None:
         """Say hello; ``on_message`` is called on the loop for each message."""
         self._on_message = on_message
         assert isinstance(self._file, int)
         self._loop.add_reader(self._file, self._read_all)
         self.send(Hello(PROTOCOL))
 
-    def send(self, message: ToEngine) -> None:
+    def send(self, message: ToDesk) -> None:
         """Queue a message; never blocks."""
         self._socket.send(encode(message), zmq.NOBLOCK)
         self._loop.call_soon(self._read_all)
@@ -62,7 +67,7 @@ class EngineConnection:
         while not self._socket.closed and self._is_readable():
             data = self._socket.recv(zmq.NOBLOCK)
             try:
-                message = decode_for_gateway(data)
+                message = self._decode(data)
             except msgspec.DecodeError as error:
                 log.error("undecodable message dropped", error=str(error))
                 continue

@@ -9,7 +9,8 @@ from types import TracebackType
 
 import msgspec
 
-from gateway.engine_client import ChoiceOutput, EngineClient, EngineStream, GenerationRequest
+from gateway.engine_client import EngineClient
+from gateway.engine_stream import ChoiceOutput, EngineStream, GenerationRequest
 from gateway.logprobs import TokenLogprob, unpack_logprobs, unpack_ranked
 from gateway.notifier import Notifier
 from gateway.recorder import RequestRecorder
@@ -102,6 +103,9 @@ class Generation:
         except OctavoError as error:
             self._recorder.refuse(error)
             raise
+        self._recorder.request_id = self._stream.request_id
+        if self._recorder.captures_content:
+            self._recorder.texts = self._shown_texts
         await self._stream.__aenter__()
         return self
 
@@ -112,6 +116,7 @@ class Generation:
         """
         await self._stream.accepted()
         self._is_accepted = True
+        self._recorder.accepted()
 
     @property
     def is_finished(self) -> bool:
@@ -137,9 +142,9 @@ class Generation:
             if isinstance(error, RequestError | CapacityError) and not self._is_accepted:
                 self._recorder.refuse(error)
             elif isinstance(error, Exception):
-                self._recorder.end("error", error=error)
+                self._recorder.end("error", self._finish_reasons, error)
             else:
-                self._recorder.end("abort")
+                self._recorder.end("abort", self._finish_reasons)
         await self._stream.__aexit__(kind, error, trace)
 
     def _convert(self, outputs: Sequence[ChoiceOutput]) -> list[ChoiceDelta]:
@@ -162,6 +167,9 @@ class Generation:
             reasons = [reason for reason in self._finish_reasons if reason is not None]
             self._recorder.end(reasons[-1], reasons)
         return list(deltas.values())
+
+    def _shown_texts(self) -> list[str]:
+        return [text.text for text in self._texts]
 
     def _delta(self, output: ChoiceOutput) -> ChoiceDelta:
         text = self._texts[output.choice]

@@ -1,4 +1,4 @@
-"""Pure-ASGI layers around the routes: request id, HTTP metrics, the last line against errors, the body limit."""
+"""Pure-ASGI layers around the routes: request id, metrics and trace, the last line against errors, the body limit."""
 
 import logging
 import time
@@ -6,11 +6,14 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from structlog.contextvars import bound_contextvars
 
 from gateway.request_id import is_request_id, new_request_id
 from gateway.responses import send_error
 from gateway.schema.errors import from_exception, http_error
 from ipc.errors import RequestError
+from observability.http_trace import HttpHead, HttpTrace, SilentExchange
+from observability.tracing import Tracing
 
 logger = logging.getLogger("octavo.gateway")
 
@@ -18,12 +21,25 @@ CLIENT_CLOSED_REQUEST = 499
 """The status under which a request is counted whose client left before the answer."""
 
 
+UNTRACED_PATHS = frozenset({"/health", "/health/live", "/health/ready", "/metrics"})
+"""Asked by machines every few seconds."""
+
+MAX_TRACED_PATH = 1024  # characters
+
 _RESPONSE_HEADERS = "response_headers"
+_TRACE = "trace"
+_SILENT = SilentExchange()
 
 
 def add_response_headers(scope: Scope, headers: Iterable[tuple[bytes, bytes]]) -> None:
     """Whatever answers the request will have them, too."""
     scope.setdefault("state", {}).setdefault(_RESPONSE_HEADERS, []).extend(headers)
+
+
+def trace_of(scope: Scope) -> HttpTrace:
+    """The exchange's trace, which keeps nothing if tracing is off."""
+    trace: HttpTrace = scope.get("state", {}).get(_TRACE, _SILENT)
+    return trace
 
 
 class HttpMetrics(Protocol):
@@ -33,13 +49,14 @@ class HttpMetrics(Protocol):
 
 
 class ExchangeMiddleware:
-    """Gives every exchange an ``X-Request-Id``, times and counts it, and turns a bug into a JSON 500.
+    """Gives every exchange an ``X-Request-Id``, times, counts and traces it, and turns a bug into a JSON 500.
 
-    The client's own id is used when it is up to 128 characters of ``A-Z a-z 0-9 . _ : -``, else a new one.
+    The client's own id is used when it is up to 128 characters of ``A-Z a-z 0-9 . _ : -``, else a new one. Log lines
+    that are written meanwhile have the id, and the trace's if there is one.
     """
 
-    def __init__(self, app: ASGIApp, metrics: HttpMetrics) -> None:
-        self.app, self._metrics = app, metrics
+    def __init__(self, app: ASGIApp, metrics: HttpMetrics, tracing: Tracing) -> None:
+        self.app, self._metrics, self._tracing = app, metrics, tracing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -47,7 +64,12 @@ class ExchangeMiddleware:
             return
         started = time.monotonic()
         request_id = _request_id(scope)
-        scope.setdefault("state", {})["request_id"] = request_id.decode()
+        names = {"request_id": request_id.decode()}
+        scope.setdefault("state", {})["request_id"] = names["request_id"]
+        trace: HttpTrace = _SILENT
+        if self._tracing.is_on and scope["path"] not in UNTRACED_PATHS:
+            trace = scope["state"][_TRACE] = self._tracing.exchange(_head(scope, names["request_id"]))
+            names["trace_id"] = trace.trace_id
         status = CLIENT_CLOSED_REQUEST
 
         async def send_with_id(message: Message) -> None:
@@ -58,16 +80,19 @@ class ExchangeMiddleware:
                 message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id), *added]
             await send(message)
 
-        try:
-            await self.app(scope, receive, send_with_id)
-        except Exception:
-            logger.exception("request %s failed unexpectedly", request_id.decode())
-            if status != CLIENT_CLOSED_REQUEST:
-                raise  # the headers are out: the server must cut the connection
-            await send_error(send_with_id, http_error(500, "internal error", code="internal_error"))
-        finally:
-            handler = getattr(scope.get("endpoint"), "path", "other")
-            self._metrics.observe_http(handler, scope["method"], status, time.monotonic() - started)
+        with bound_contextvars(**names):
+            try:
+                await self.app(scope, receive, send_with_id)
+            except Exception as error:
+                logger.exception("request %s failed unexpectedly", request_id.decode())
+                trace.fail(type(error).__qualname__)
+                if status != CLIENT_CLOSED_REQUEST:
+                    raise  # the headers are out: the server must cut the connection
+                await send_error(send_with_id, http_error(500, "internal error", code="internal_error"))
+            finally:
+                route = getattr(scope.get("endpoint"), "path", None)
+                self._metrics.observe_http(route or "other", scope["method"], status, time.monotonic() - started)
+                trace.end(route, None if status == CLIENT_CLOSED_REQUEST else status)
 
 
 class BodyLimitMiddleware:
@@ -102,6 +127,25 @@ class BodyLimitMiddleware:
         return RequestError(
             f"the request body is larger than {self._limit} bytes", code="request_too_large", status=413
         )
+
+
+def _head(scope: Scope, request_id: str) -> HttpHead:
+    found = {b"traceparent": "", b"tracestate": ""}
+    for name, value in scope["headers"]:
+        if name in found:
+            # The convention's way to read a list that came in several headers; a second traceparent makes it malformed.
+            found[name] += ("," if found[name] else "") + value.decode("latin-1")
+    server = scope.get("server")
+    return HttpHead(
+        method=scope["method"],
+        path=scope["path"][:MAX_TRACED_PATH],
+        scheme=scope.get("scheme", "http"),
+        version=scope.get("http_version", "1.1"),
+        server=None if server is None else (str(server[0]), server[1]),
+        request_id=request_id,
+        traceparent=found[b"traceparent"],
+        tracestate=found[b"tracestate"],
+    )
 
 
 def _request_id(scope: Scope) -> bytes:

@@ -9,43 +9,40 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gateway.admission import Admission, AdmissionMetrics
-from gateway.admission_forecast import QueueLimits
 from gateway.chat_parsers import ChatParsers
+from gateway.desk import Desk
 from gateway.engine_client import EngineClient
-from gateway.recorder import RequestMetrics
+from gateway.recorder import RequestMetrics, RequestObserver
 from gateway.schema.resolve import ModelLimits, SamplingDefaults
 from gateway.template_workers import TemplateWorkers
-from gateway.tenant_usage import Usage
 from gateway.tenants import Tenants
 from gateway.text.chat_template import ChatTemplate
 from gateway.text.tokenizer import Tokenizer
-from ipc.config import GatewayConfig, TenantConfig
+from ipc.config import GatewayConfig
 from ipc.errors import EngineError, RequestError
 from ipc.messages import Ready
 from observability.tracing import Tracing
 
 
-class ServerMetrics(RequestMetrics, AdmissionMetrics, Protocol):
+class ServerMetrics(RequestMetrics, Protocol):
     """What the HTTP side needs of ``observability.metrics.Metrics``."""
 
     def observe_http(self, handler: str, method: str, status: int, seconds: float) -> None: ...
-
-    def set_tenant_usage(self, label: str, usage: Usage) -> None: ...
-
-    def render(self) -> bytes: ...
 
 
 @dataclass(slots=True)
 class GatewayState:
     """``model_names``: what requests may call the model, the first is its own. ``created``: unix seconds.
 
-    ``executor`` runs long tokenization and templates. ``is_draining``: no new work is taken.
+    ``desk`` decides who is let in, ``tenants`` are those whose keys are known, ``executor`` runs long tokenization and
+    templates, ``observer`` is told of requests that are over. ``captures_content``: traces hold text.
     """
 
     config: GatewayConfig
     model_names: tuple[str, ...]
     client: EngineClient
+    desk: Desk
+    tenants: Tenants
     tokenizer: Tokenizer
     chat_template: ChatTemplate
     chat_parsers: ChatParsers
@@ -57,21 +54,14 @@ class GatewayState:
     version: str
     max_logprobs: int = 20
     accepts_priority: bool = False
-    is_draining: bool = False
     template_workers: TemplateWorkers = field(default_factory=TemplateWorkers)
-    tenant_configs: tuple[TenantConfig, ...] = ()
-    admission: Admission = field(init=False)
-    tenants: Tenants = field(init=False)
-
-    def __post_init__(self) -> None:
-        config = self.config
-        limits = QueueLimits(config.max_num_queued_reqs, config.max_num_queued_tokens, config.max_queue_wait)
-        self.admission = Admission(limits, self.metrics)
-        self.tenants = Tenants(self.tenant_configs, config.api_key)
+    observer: RequestObserver | None = None
+    captures_content: bool = False
+    logs_requests: bool = False
 
     def ready(self) -> Ready:
         """The engine's handshake. Raises EngineError (503) while nothing can be served."""
-        if self.is_draining:
+        if self.desk.is_draining:
             raise EngineError("the server is shutting down and takes no new requests", code="draining", status=503)
         return self.client.ready
 

@@ -37,7 +37,12 @@ class Cost(msgspec.Struct):
 @dataclass(slots=True)
 class Bill:
     """One request's costs, which go to the account of its tenant, too. The engine's part comes with the last output of
-    each choice, for a client that has left after its request is over here."""
+    each choice, for a client that has left after its request is over here.
+
+    An engine that dies takes what it had computed of unfinished choices along: that is on no bill. What the engine
+    after it computes is, the prompt and the tokens that it has to compute again among it. So a fault makes a bill
+    smaller or larger, but nothing is on it twice, and sums only grow.
+    """
 
     account: Usage = field(default_factory=Usage)
     device_ns: int = 0
@@ -46,7 +51,7 @@ class Bill:
     _news: "asyncio.Future[None] | None" = None
 
     def charge(self, device_ns: int, kv_block_ns: int) -> None:
-        """A choice has ended in the engine."""
+        """A choice has ended: in the engine, or with nothing to pay where there is none."""
         self.num_charged += 1
         self.device_ns += device_ns
         self.kv_block_ns += kv_block_ns

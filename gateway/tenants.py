@@ -14,6 +14,8 @@ from gateway.tenant_usage import Usage
 from ipc.config import Scope, TenantConfig
 from ipc.errors import CapacityError
 
+Headers = tuple[tuple[bytes, bytes], ...]
+
 DEFAULT_NAME = "default"
 ALL_SCOPES: frozenset[Scope] = frozenset(("inference", "metrics", "admin"))
 MAX_LABELS = 100
@@ -68,7 +70,7 @@ class Tenant:
         if self._bucket is not None:
             self._bucket.take(num_used - num_estimated, self._clock())
 
-    def rate_limit_headers(self) -> list[tuple[bytes, bytes]]:
+    def rate_limit_headers(self) -> Headers:
         """``x-ratelimit-*`` as OpenAI names them, for the limits that there are."""
         fields: list[tuple[str, str, str, float]] = []
         if (slots := self._slots) is not None:
@@ -82,7 +84,7 @@ class Tenant:
         for name, limit, remaining, reset in fields:
             for part, value in (("limit", limit), ("remaining", remaining), ("reset", duration(reset))):
                 headers.append((f"x-ratelimit-{part}-{name}".encode(), value.encode()))
-        return headers
+        return tuple(headers)
 
 
 class Tenants:
@@ -103,6 +105,7 @@ class Tenants:
             tenant = Tenant(config, label, frozenset(config.scopes), clock)
             self.all.append(tenant)
             self._keys += [(bytes.fromhex(key), tenant) for key in config.keys]
+        self._by_name = {tenant.name: tenant for tenant in self.all}
 
     @property
     def needs_key(self) -> bool:
@@ -116,6 +119,10 @@ class Tenants:
             if secrets.compare_digest(shown, known):
                 found = tenant
         return found
+
+    def by_name(self, name: str) -> Tenant:
+        """The tenant of that name. Raises KeyError."""
+        return self._by_name[name]
 
     def usage_by_label(self) -> dict[str, Usage]:
         """What the metrics show."""

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["console", "json"]
 
 
 class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -148,6 +149,37 @@ class StructuredOutputConfig(Struct, frozen=True, kw_only=True, forbid_unknown_f
     ] = 5.0
 
 
+class ObservabilityConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the server tells about requests: traces, metrics and log lines."""
+
+    otlp_traces_endpoint: Annotated[
+        str | None,
+        Meta(description="Send traces to this OpenTelemetry collector: host:port or a URL; default: no traces."),
+    ] = None
+    otlp_metrics_endpoint: Annotated[
+        str | None,
+        Meta(description="Send the metrics of OpenTelemetry's gen_ai convention there; /metrics is there anyway."),
+    ] = None
+    otlp_protocol: Annotated[
+        Literal["auto", "grpc", "http/protobuf"],
+        Meta(description="How to talk to it; auto: http/protobuf for a URL with a path or port 4318, else grpc."),
+    ] = "auto"
+    otlp_capture_content: Annotated[bool, Meta(description="Traces hold the text of prompts and answers, too.")] = False
+    metrics_prefix: Annotated[
+        str,
+        Meta(
+            pattern="^[a-zA-Z_][a-zA-Z0-9_]*$",
+            description="What the names in /metrics begin with; vllm: for dashboards made for vLLM.",
+        ),
+    ] = "octavo"
+    log_format: Annotated[LogFormat, Meta(description="Log lines for people or, one object a line, for machines.")] = (
+        "console"
+    )
+    enable_log_requests: Annotated[
+        bool, Meta(description="A log line when a request is taken and one when it ends, without any of its text.")
+    ] = False
+
+
 class TransportConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where an engine incarnation listens. CURVE keys are Z85 text and only for tcp."""
 
@@ -168,6 +200,7 @@ class EngineConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     journal: str | None = None  # file that says whose step runs; it does not exist yet
     step_seconds: tuple[float, ...] = ()  # floor, row, sequence, context, as timed by an engine before this one
     log_level: LogLevel = "info"
+    log_format: LogFormat = "console"
 
 
 Scope = Literal["inference", "metrics", "admin"]
@@ -191,6 +224,10 @@ class GatewayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     host: Annotated[str, Meta(description="Address to listen on.")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535, description="Port to listen on; 0: any free one.")] = 8000
+    api_server_count: Annotated[
+        int,
+        Meta(ge=1, le=256, description="Gateway processes on that port; 1: it is the server's own process."),
+    ] = 1
     uds: Annotated[str | None, Meta(description="Listen on this Unix socket instead of host and port.")] = None
     served_model_name: Annotated[
         tuple[str, ...], Meta(description="Names that clients may use as model; default: MODEL as given.")

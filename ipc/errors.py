@@ -28,11 +28,12 @@ class RequestError(OctavoError):
 
 
 class CapacityError(OctavoError):
-    """Refused because the queue is full; ``retry_after`` in seconds."""
+    """Refused for now; ``retry_after`` in seconds. ``rate_limits``: response headers that tell of the client's own
+    limits."""
 
-    def __init__(self, message: str, *, retry_after: float) -> None:
+    def __init__(self, message: str, *, retry_after: float, rate_limits: tuple[tuple[bytes, bytes], ...] = ()) -> None:
         super().__init__(message)
-        self.message, self.retry_after = message, retry_after
+        self.message, self.retry_after, self.rate_limits = message, retry_after, rate_limits
 
 
 class EngineError(OctavoError):

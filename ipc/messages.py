@@ -31,8 +31,11 @@ class EventKind(IntEnum):
     BLOCKED = 2  # [WaitReason]
     CACHE_HIT = 3  # [tokens]
     CHUNK = 4  # [tokens]
-    PREEMPTED = 5  # [request id of the one that got the blocks]
+    PREEMPTED = 5  # [request id of the one that got the blocks]; its own are computed again
     RESUMED = 6  # [tokens restored]
+    GRAMMAR_READY = 7
+    PREEMPTED_BY_SWAP = 8  # [as PREEMPTED]; its blocks are kept on the host
+    RESTARTED = 9  # queued in an engine that came in another's place; made by the gateway
 
 
 class WaitReason(IntEnum):
@@ -50,6 +53,12 @@ class WaitReason(IntEnum):
 
 Event = tuple[int, int, int]
 """(EventKind, time_ns, value)"""
+
+WaitingRequest = tuple[int, int, int]
+"""(request id, WaitReason, time_ns since when)"""
+
+MOST_WAITING_REQUESTS = 256
+"""In one report: those that came first."""
 
 
 class TokenLogprobs(msgspec.Struct, array_like=True, gc=False, frozen=True):
@@ -95,6 +104,8 @@ class Add(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=2):
     is_resumed: bool = False
     traceparent: str = ""
     beam: BeamParams | None = None  # of ``params`` only max_tokens, ends and num_logprobs count then
+    visit: int = 0  # of the desk that let it in, for whoever passes it on; the engine does not look at it
+    client_id: str = ""  # X-Request-Id of the exchange, for whoever looks at a server; nor at this
 
 
 class Finish(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=3):
@@ -234,8 +245,20 @@ class Stats(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=22):
     kv_disk_bytes: int = 0
     kv_disk_corrupt_files: int = 0
     kv_disk_errors: int = 0
+    step_sequences: tuple[int, ...] = ()  # steps per bucket of STEP_SEQUENCE_BUCKETS, then the rest
+    step_sequences_sum: int = 0
+    schedule_steps: tuple[int, ...] = ()  # steps per bucket of STAGE_NS_BUCKETS, then the rest; the sum is schedule_ns
+    launch_steps: tuple[int, ...] = ()
+    wait_steps: tuple[int, ...] = ()
+    commit_steps: tuple[int, ...] = ()
+    kv_evictions: int = 0  # blocks with a prefix that were given new contents
+    cpu_ns: int = 0  # of the process
+    memory_bytes: int = 0  # resident
+    waiting_requests: tuple[WaitingRequest, ...] = ()  # of which no choice runs
 
 
+STEP_SEQUENCE_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+STAGE_NS_BUCKETS = tuple(digit * 10**power for power in range(4, 10) for digit in (1, 2, 5))  # 10 us to 5 s
 STEP_TOKEN_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 ToEngine = Hello | Add | Finish | Abort | Drain

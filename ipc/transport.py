@@ -57,12 +57,18 @@ def bind_router(context: zmq.Context[zmq.Socket[bytes]], config: TransportConfig
 
 
 def connect_dealer(
-    context: zmq.Context[zmq.Socket[bytes]], config: TransportConfig, client_keys: tuple[str, str] | None = None
+    context: zmq.Context[zmq.Socket[bytes]],
+    config: TransportConfig,
+    client_keys: tuple[str, str] | None = None,
+    identity: str | None = None,
 ) -> zmq.Socket[bytes]:
-    """A gateway's end; ``client_keys`` (public, secret) for tcp. The engine may bind later."""
+    """A gateway's end; ``client_keys`` (public, secret) for tcp; ``identity``: by which the other end knows it, one of
+    ZeroMQ's own by default. The engine may bind later."""
     is_encrypted = _check_curve(config, config.server_public_key, *(client_keys or (None,)))
     socket = context.socket(zmq.DEALER)
     _prepare(socket)
+    if identity is not None:
+        socket.setsockopt(zmq.IDENTITY, identity.encode())
     if is_encrypted:
         assert client_keys is not None
         assert config.server_public_key is not None

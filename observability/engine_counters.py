@@ -4,8 +4,9 @@ An engine counts from zero each time it is started. What a dead incarnation had 
 what the living one reports comes on top. The reports' field names stand in the table of instruments.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from observability.cells import Histogram, Value
 from observability.families import Families
@@ -39,6 +40,30 @@ class _Counter:
     count: _Folded = field(default_factory=_Folded)
 
 
+@dataclass(frozen=True, slots=True)
+class _Histogram:
+    """A histogram, the report's fields of its counts and of its sum, and what brings the sum's unit to ours."""
+
+    cell: Histogram
+    source: str
+    sum_source: str
+    scale: float
+    counts: list[_Folded]
+    total: _Folded = field(default_factory=_Folded)
+
+    def report(self, values: Mapping[str, Any]) -> None:
+        """What the present incarnation has counted."""
+        if counts := values[self.source]:
+            pairs = zip(self.counts, counts, strict=True)
+            self.cell.counts[:] = [folded.report(count) for folded, count in pairs]
+            self.cell.sum = self.total.report(values[self.sum_source]) * self.scale
+
+    def fold(self) -> None:
+        """It is dead."""
+        for folded in (*self.counts, self.total):
+            folded.fold()
+
+
 class EngineCounters:
     """What one engine reports. Its incarnations are numbered upwards from 0; reports of a dead one are dropped."""
 
@@ -46,28 +71,27 @@ class EngineCounters:
         self._incarnation, self._is_alive = -1, False
         self._gauges: dict[str, Value] = {}
         self._counters: list[_Counter] = []
+        self._histograms: list[_Histogram] = []
         for instrument in instruments:
             if instrument.source and instrument.kind is Kind.GAUGE:
                 self._gauges[instrument.source] = families.value(instrument.name)
             elif instrument.source and instrument.kind is Kind.COUNTER:
                 self._counters.extend(_counters(families, instrument))
+            elif instrument.source:
+                self._histograms.extend(_histograms(families, instrument))
         self._kv_usage = families.value("kv_cache_usage_perc")
         self._waiting = {reason: families.value("num_requests_waiting_by_reason", reason) for reason in WAIT_REASONS}
-        self._step_tokens: Histogram = families.histogram("iteration_tokens_total")
-        self._step_counts = [_Folded() for _ in self._step_tokens.counts]
-        self._step_sum = _Folded()
 
     def update(
         self,
         incarnation: int,
-        values: Mapping[str, int],
+        values: Mapping[str, Any],
         *,
-        step_tokens: Sequence[int] = (),
         waiting_by_reason: Mapping[str, int] | None = None,
     ) -> None:
         """One report: gauges as they are, counters since the incarnation's start, as it names them.
 
-        ``step_tokens`` are steps per bucket of tokens, then the rest; empty before the first step.
+        A histogram's field has the counts of its buckets and then of the rest; empty before the first observation.
         ``waiting_by_reason`` has the reasons that somebody waits for. A field of an instrument that is missing
         raises KeyError, a wrong number of buckets ValueError; fields that no instrument reads are left alone.
         """
@@ -87,18 +111,18 @@ class EngineCounters:
             raise ValueError(f"unknown wait reason among {sorted(waiting)}")
         for reason, cell in self._waiting.items():
             cell.value = waiting.get(reason, 0)
-        if step_tokens:
-            counts = zip(self._step_counts, step_tokens, strict=True)
-            self._step_tokens.counts[:] = [folded.report(count) for folded, count in counts]
-            self._step_tokens.sum = self._step_sum.report(values["step_tokens_sum"])
+        for histogram in self._histograms:
+            histogram.report(values)
 
     def end(self, incarnation: int) -> None:
         """The engine process is gone: its counts stay, its gauges are 0. Told twice, or too late, it does nothing."""
         if incarnation != self._incarnation or not self._is_alive:
             return
         self._is_alive = False
-        for folded in (*(counter.count for counter in self._counters), *self._step_counts, self._step_sum):
-            folded.fold()
+        for counter in self._counters:
+            counter.count.fold()
+        for histogram in self._histograms:
+            histogram.fold()
         for gauge in (*self._gauges.values(), *self._waiting.values(), self._kv_usage):
             gauge.value = 0.0
 
@@ -110,4 +134,18 @@ def _counters(families: Families, instrument: Instrument) -> list[_Counter]:
     return [
         _Counter(families.value(instrument.name, value), instrument.source.format(value), instrument.scale)
         for value in instrument.values
+    ]
+
+
+def _histograms(families: Families, instrument: Instrument) -> list[_Histogram]:
+    """Likewise."""
+    return [
+        _Histogram(
+            cell := families.histogram(instrument.name, *filter(None, (value,))),
+            instrument.source.format(value),
+            instrument.sum_source.format(value),
+            instrument.scale,
+            [_Folded() for _ in cell.counts],
+        )
+        for value in instrument.values or ("",)
     ]

@@ -3,7 +3,7 @@
 Knows the shape of an instrument, not which ones there are.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -14,6 +14,9 @@ from observability.cells import Histogram, Value
 from observability.instruments import ENGINE_LABELS, Instrument, Kind
 
 Cell = TypeVar("Cell", Value, Histogram)
+
+CellValues = tuple[str, tuple[str, ...], tuple[float, ...]]
+"""(instrument, label values, the number of a value, or the counts of a histogram and then its sum)."""
 
 
 class Families(Collector):
@@ -29,13 +32,11 @@ class Families(Collector):
             raise ValueError("two instruments have one name")
         self._cells: dict[str, dict[tuple[str, ...], Value | Histogram]] = {name: {} for name in self._instruments}
         for instrument in instruments:
-            if instrument.values:
-                for value in instrument.values:
-                    self._cell(instrument.name, (value,), Value)
-            elif instrument.labels == ENGINE_LABELS and instrument.kind is Kind.HISTOGRAM:
-                self._cell(instrument.name, (), Histogram)
-            elif instrument.labels == ENGINE_LABELS:
-                self._cell(instrument.name, (), Value)
+            cell = self.histogram if instrument.kind is Kind.HISTOGRAM else self.value
+            for value in instrument.values:
+                cell(instrument.name, value)
+            if not instrument.values and instrument.labels == ENGINE_LABELS:
+                cell(instrument.name)
 
     def value(self, name: str, *labels: str) -> Value:
         """The counter or gauge of that name. ``labels``: the values of the labels beyond model_name and engine."""
@@ -55,6 +56,30 @@ class Families(Collector):
         if not isinstance(cell, kind):
             raise TypeError(f"{name} is a {instrument.kind}")
         return cell
+
+    def cell_values(self) -> tuple[CellValues, ...]:
+        """Every cell that is not zero, to be added to those of another process."""
+        found: list[CellValues] = []
+        for name, cells in self._cells.items():
+            for labels, cell in cells.items():
+                numbers = (cell.value,) if isinstance(cell, Value) else (*cell.counts, cell.sum)
+                if any(numbers):
+                    found.append((name, labels, numbers))
+        return tuple(found)
+
+    def add(self, values: Iterable[CellValues], *, has_ended: bool = False) -> None:
+        """What another process has counted, on top; without its gauges if it ``has_ended``. Raises KeyError for an
+        instrument that is not in the table, ValueError for another number of buckets."""
+        for name, labels, numbers in values:
+            if has_ended and self._instruments[name].kind is Kind.GAUGE:
+                continue
+            if self._instruments[name].kind is not Kind.HISTOGRAM:
+                (number,) = numbers
+                self.value(name, *labels).value += number
+                continue
+            histogram, (*counts, total) = self.histogram(name, *labels), numbers
+            histogram.counts[:] = [int(a + b) for a, b in zip(histogram.counts, counts, strict=True)]
+            histogram.sum += total
 
     def collect(self) -> Iterator[Metric]:
         """The families, in the order of the instruments (called by prometheus_client)."""

@@ -1,4 +1,4 @@
-"""The one table of OpenTelemetry's gen_ai attributes (semantic conventions v1.41.1).
+"""The one table of OpenTelemetry's gen_ai attributes (semantic conventions v1.41.1), and the few names of our own.
 
 Knows the names on both sides, ours and the convention's, and which values say nothing.
 """
@@ -34,19 +34,27 @@ ATTRIBUTES: Final[Mapping[str, str]] = {
     "num_cached_tokens": "gen_ai.usage.cache_read.input_tokens",
     "num_generation_tokens": "gen_ai.usage.output_tokens",
     "num_reasoning_tokens": "gen_ai.usage.reasoning.output_tokens",
+    "token_type": "gen_ai.token.type",
+    "input_messages": "gen_ai.input.messages",  # text: only if it is to be captured
+    "output_messages": "gen_ai.output.messages",
     "server_address": "server.address",
     "server_port": "server.port",
     "error_type": "error.type",
 }
 
+OWN_ATTRIBUTES: Final[Mapping[str, str]] = {
+    "engine_request_id": "octavo.engine.request_id",  # what ``by`` of another request's event ``preempted`` names
+    "tenant": "octavo.tenant",
+}
+
+_NAMES: Final = {**ATTRIBUTES, **OWN_ATTRIBUTES}
+
 
 def gen_ai_attributes(values: Mapping[str, AttributeValue | None]) -> dict[str, AttributeValue]:
     """Our names to the convention's. None is left out, and so is ``n`` of 1; a zero is a value.
 
-    Raises KeyError on a name that the table does not have.
+    Raises KeyError on a name that the tables do not have.
     """
     return {
-        ATTRIBUTES[name]: value
-        for name, value in values.items()
-        if value is not None and not (name == "n" and value == 1)
+        _NAMES[name]: value for name, value in values.items() if value is not None and not (name == "n" and value == 1)
     }

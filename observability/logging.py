@@ -12,6 +12,12 @@ import structlog
 OWN_PACKAGES = ("octavo", "gateway", "engine_core", "kernels", "ipc", "observability")
 """Lines of these appear from the level asked for; others are heard from ``warning``, or at ``debug``."""
 
+EXPORTING = ("opentelemetry.exporter", "opentelemetry.sdk.metrics._internal.export")
+"""These tell of each batch and each try that they lose: ``observability.otlp`` says it once. Heard at ``debug``."""
+
+QUEUEING = "opentelemetry.sdk._shared_internal"
+"""Tells of each span for which there is no room: heard once."""
+
 
 def configure(level: str, *, json: bool = False, stream: TextIO | None = None) -> None:
     """``level`` is debug, info, warning or error. Colours appear on a terminal only. Calling again replaces."""
@@ -64,7 +70,27 @@ def _route_stdlib(handler: logging.Handler, level: int) -> None:
         logger.handlers.clear()
         logger.setLevel(logging.NOTSET)
         logger.propagate = True
+    for name in EXPORTING:
+        logging.getLogger(name).setLevel(logging.NOTSET if level <= logging.DEBUG else logging.CRITICAL)
+    queueing = logging.getLogger(QUEUEING)
+    for before in [one for one in queueing.filters if isinstance(one, _Once)]:
+        queueing.removeFilter(before)
+    queueing.addFilter(_Once())
     logging.captureWarnings(True)
+
+
+class _Once(logging.Filter):
+    """Lets each text pass a first time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._told: set[object] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the line is to be written."""
+        is_new = record.msg not in self._told
+        self._told.add(record.msg)
+        return is_new
 
 
 def _without_colour_copy(

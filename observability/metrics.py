@@ -5,31 +5,38 @@ Suffixes, labels and units are vLLM's, so that its dashboards work; buckets star
 """
 
 import re
+from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
 
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, ProcessCollector, generate_latest
 
 from observability.engine_counters import EngineCounters
-from observability.families import Families
+from observability.families import CellValues, Families
 from observability.instruments import (
+    CHOICES_BUCKETS,
     COPY_DIRECTIONS,
+    DEADLINE_STAGES,
     ENGINE_LABELS,
     FINISHED_REASONS,
     FIRST_TOKEN_BUCKETS,
     HTTP_BUCKETS,
     INTER_TOKEN_BUCKETS,
     KV_TIERS,
+    LAG_BUCKETS,
     PHASE_BUCKETS,
     PREEMPTION_KINDS,
+    PREEMPTIONS_BUCKETS,
     REFUSAL_REASONS,
     REQUEST_TOKENS_BUCKETS,
+    STAGE_BUCKETS,
     STAGES,
+    STEP_SEQUENCES_BUCKETS,
     STEP_TOKENS_BUCKETS,
     WAIT_REASONS,
     Instrument,
     Kind,
 )
-from observability.request_times import RequestTimes
+from observability.request_summary import RequestSummary
 
 COUNTER, GAUGE, HISTOGRAM = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
 BY_STAGE: Final = (*ENGINE_LABELS, "stage")
@@ -47,6 +54,16 @@ INSTRUMENTS: Final = (
     Instrument("num_requests_waiting", GAUGE, "requests", "Requests that wait for the engine.", source="num_waiting"),
     Instrument("num_requests_waiting_by_reason", GAUGE, "requests", "Waiting requests by what they wait for.",
                labels=BY_REASON, values=WAIT_REASONS),
+    Instrument("kv_blocks", GAUGE, "blocks", "KV blocks of the device.", source="num_blocks"),
+    Instrument("kv_blocks_free", GAUGE, "blocks", "KV blocks that no request holds.", source="num_free_blocks"),
+    Instrument("kv_blocks_cached", GAUGE, "blocks", "KV blocks with a prefix that can be found, free or not.",
+               source="num_cached_blocks"),
+    Instrument("kv_block_evictions_total", COUNTER, "blocks", "KV blocks with a prefix that were given new contents.",
+               source="kv_evictions"),
+    Instrument("engine_cpu_seconds_total", COUNTER, "s", "Processor time of the engine process.", source="cpu_ns",
+               scale=1e-9),
+    Instrument("engine_resident_memory_bytes", GAUGE, "bytes", "Memory of the engine process.",
+               source="memory_bytes"),
     Instrument("kv_cache_usage_perc", GAUGE, "1", "Share of the KV blocks in use, 0 to 1."),
     # The engine's work, from its cumulative counters.
     Instrument("prompt_tokens_total", COUNTER, "tokens", "Prompt tokens.", source="prompt_tokens"),
@@ -71,10 +88,13 @@ INSTRUMENTS: Final = (
     Instrument("kv_disk_errors_total", COUNTER, "operations", "Reads and writes of the disk tier that failed.",
                source="kv_disk_errors"),
     Instrument("steps_total", COUNTER, "steps", "Engine steps.", source="steps"),
-    Instrument("step_seconds_total", COUNTER, "s", "Host time of the engine's loop by stage of the step.",
-               labels=BY_STAGE, values=STAGES, source="{}_ns", scale=1e-9),
+    Instrument("step_stage_seconds", HISTOGRAM, "s", "What a stage of the engine's loop took, by step.",
+               labels=BY_STAGE, values=STAGES, buckets=STAGE_BUCKETS, source="{}_steps", sum_source="{}_ns",
+               scale=1e-9),
     Instrument("iteration_tokens_total", HISTOGRAM, "tokens", "Tokens computed in one engine step.",
-               buckets=STEP_TOKENS_BUCKETS, source="step_tokens"),
+               buckets=STEP_TOKENS_BUCKETS, source="step_tokens", sum_source="step_tokens_sum"),
+    Instrument("iteration_sequences", HISTOGRAM, "sequences", "Sequences in one engine step.",
+               buckets=STEP_SEQUENCES_BUCKETS, source="step_sequences", sum_source="step_sequences_sum"),
     Instrument("engine_restarts_total", COUNTER, "restarts", "Engine processes that had to be started anew."),
     Instrument("resumed_requests_total", COUNTER, "requests", "Requests that went on in another engine process."),
     # Requests, as the gateway sees them.
@@ -91,10 +111,28 @@ INSTRUMENTS: Final = (
                buckets=PHASE_BUCKETS),
     Instrument("request_decode_time_seconds", HISTOGRAM, "s", "From the first to the last token.",
                buckets=PHASE_BUCKETS),
+    Instrument("request_inference_time_seconds", HISTOGRAM, "s", "From first admission to the last token.",
+               buckets=PHASE_BUCKETS),
+    Instrument("request_wait_time_seconds", HISTOGRAM, "s", "In the queue until first admitted, by what it waited for.",
+               labels=BY_REASON, values=WAIT_REASONS, buckets=PHASE_BUCKETS),
+    Instrument("request_time_per_output_token_seconds", HISTOGRAM, "s", "Mean of a request between two tokens.",
+               buckets=INTER_TOKEN_BUCKETS),
     Instrument("request_prompt_tokens", HISTOGRAM, "tokens", "Prompt tokens of a request.",
                buckets=REQUEST_TOKENS_BUCKETS),
     Instrument("request_generation_tokens", HISTOGRAM, "tokens", "Generated tokens of a request, all choices.",
                buckets=REQUEST_TOKENS_BUCKETS),
+    Instrument("request_max_num_generation_tokens", HISTOGRAM, "tokens", "Generated tokens of its longest choice.",
+               buckets=REQUEST_TOKENS_BUCKETS),
+    Instrument("request_params_n", HISTOGRAM, "choices", "Choices that a request asks for.", buckets=CHOICES_BUCKETS),
+    Instrument("request_params_max_tokens", HISTOGRAM, "tokens", "Most tokens that a choice may have.",
+               buckets=REQUEST_TOKENS_BUCKETS),
+    Instrument("request_prefill_kv_computed_tokens", HISTOGRAM, "tokens", "Prompt tokens whose KV was not cached.",
+               buckets=REQUEST_TOKENS_BUCKETS),
+    Instrument("request_num_preemptions", HISTOGRAM, "preemptions", "Preemptions of a request, all choices.",
+               buckets=PREEMPTIONS_BUCKETS),
+    Instrument("prompt_tokens_cached_total", COUNTER, "tokens", "Prompt tokens whose KV was reused."),
+    Instrument("deadline_misses_total", COUNTER, "requests", "Requests past their deadline, by how far they were.",
+               labels=BY_STAGE, values=DEADLINE_STAGES),
     # Admission.
     Instrument("requests_refused_total", COUNTER, "requests", "Requests that were told to come again, by reason.",
                labels=BY_REASON, values=REFUSAL_REASONS),
@@ -109,6 +147,13 @@ INSTRUMENTS: Final = (
     Instrument("tenant_generation_tokens_total", COUNTER, "tokens", "Generated tokens.", labels=BY_TENANT),
     Instrument("tenant_device_seconds_total", COUNTER, "s", "Share of the engine's time.", labels=BY_TENANT),
     Instrument("tenant_kv_block_seconds_total", COUNTER, "s", "KV blocks held, by time.", labels=BY_TENANT),
+    # The gateway's process; of several, all together.
+    Instrument("gateway_event_loop_lag_seconds", HISTOGRAM, "s", "How late the event loop ran what was due.",
+               buckets=LAG_BUCKETS),
+    Instrument("gateway_connections", GAUGE, "connections", "Open HTTP connections."),
+    Instrument("gateway_buffered_bytes", GAUGE, "bytes", "What is written and not read by its client yet."),
+    Instrument("gateway_cpu_seconds_total", COUNTER, "s", "Processor time of the gateway process."),
+    Instrument("gateway_resident_memory_bytes", GAUGE, "bytes", "Memory of the gateway process."),
     # HTTP, under the names that every dashboard for Python servers uses.
     Instrument("http_requests_total", COUNTER, "requests", "HTTP requests by route, method and class of status.",
                labels=("handler", "method", "status"), is_prefixed=False),
@@ -149,15 +194,26 @@ class Metrics:
         """
         if not re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_]*", prefix):
             raise ValueError(f"metrics prefix {prefix!r} must be letters, digits and underscores")
-        families = self._families = Families(INSTRUMENTS, prefix, (model_name, engine))
+        self._prefix, self._own_labels = prefix, (model_name, engine)
+        families = self._families = Families(INSTRUMENTS, prefix, self._own_labels)
         self._first_token = families.histogram("time_to_first_token_seconds")
         self._inter_token = families.histogram("inter_token_latency_seconds")
         self._latency = families.histogram("e2e_request_latency_seconds")
         self._phases = {
             phase: families.histogram(f"request_{phase}_time_seconds") for phase in ("queue", "prefill", "decode")
         }
+        self._inference = families.histogram("request_inference_time_seconds")
+        self._waits = {reason: families.histogram("request_wait_time_seconds", reason) for reason in WAIT_REASONS}
+        self._per_token = families.histogram("request_time_per_output_token_seconds")
         self._prompt_tokens = families.histogram("request_prompt_tokens")
+        self._computed_tokens = families.histogram("request_prefill_kv_computed_tokens")
+        self._cached_tokens = families.value("prompt_tokens_cached_total")
         self._generation_tokens = families.histogram("request_generation_tokens")
+        self._longest_output = families.histogram("request_max_num_generation_tokens")
+        self._params_n = families.histogram("request_params_n")
+        self._params_max_tokens = families.histogram("request_params_max_tokens")
+        self._preemptions = families.histogram("request_num_preemptions")
+        self._missed = {stage: families.value("deadline_misses_total", stage) for stage in DEADLINE_STAGES}
         self._finished = {reason: families.value("request_success_total", reason) for reason in FINISHED_REASONS}
         self._restarts = families.value("engine_restarts_total")
         self._resumed = families.value("resumed_requests_total")
@@ -166,11 +222,14 @@ class Metrics:
         self._queued_tokens = families.value("num_queued_tokens")
         self._queue_wait = families.value("predicted_queue_wait_seconds")
         self._expected = families.value("num_requests_expected")
+        self._loop_lag = families.histogram("gateway_event_loop_lag_seconds")
         self.engine = EngineCounters(families, INSTRUMENTS)
+        self._process: CollectorRegistry | None = None
         self._registry = CollectorRegistry() if registry is None else registry
         self._registry.register(families)
         if registry is None:
-            ProcessCollector(registry=self._registry)
+            self._process = CollectorRegistry()
+            ProcessCollector(registry=self._process)
 
     def observe_first_token(self, seconds: float) -> None:
         """Once a request: from arrival to its first token."""
@@ -180,22 +239,52 @@ class Metrics:
         """The time since the previous output of its sequence, for each output after the first."""
         self._inter_token.observe(seconds)
 
-    def observe_request_end(
-        self, finished_reason: str, times: RequestTimes, *, num_prompt_tokens: int, num_generation_tokens: int
-    ) -> None:
-        """Once a request, however it ended and however many choices it had. Raises KeyError on another reason."""
-        self._finished[finished_reason].value += 1
+    def observe_request_end(self, request: RequestSummary) -> None:
+        """Once a request, however it ended and however many choices it had. Raises KeyError on a reason that is not in
+        the table."""
+        self._finished[request.finished_reason].value += 1
+        times = request.times
         self._latency.observe(times.seconds)
         for phase in times.phases():
             self._phases[phase.name].observe(phase.seconds)
-        self._prompt_tokens.observe(num_prompt_tokens)
-        self._generation_tokens.observe(num_generation_tokens)
+        for reason, seconds in times.waits().items():
+            self._waits[reason].observe(seconds)
+        if (inference := times.inference_seconds) is not None:
+            self._inference.observe(inference)
+        if (per_token := request.seconds_per_output_token) is not None:
+            self._per_token.observe(per_token)
+        self._prompt_tokens.observe(request.num_prompt_tokens)
+        if times.first_token_ns is not None:
+            self._cached_tokens.value += request.num_cached_tokens
+            self._computed_tokens.observe(request.num_prompt_tokens - request.num_cached_tokens)
+        self._generation_tokens.observe(request.num_generation_tokens)
+        self._longest_output.observe(request.longest_output)
+        self._params_n.observe(request.n)
+        if request.max_tokens is not None:
+            self._params_max_tokens.observe(request.max_tokens)
+        self._preemptions.observe(request.num_preemptions)
+        if (stage := request.deadline_stage) is not None:
+            self._missed[stage].value += 1
 
     def observe_http(self, handler: str, method: str, status: int, seconds: float) -> None:
         """One HTTP exchange. ``handler`` is the route's template, never the path that a client made up."""
         method = method if method in _METHODS else "other"
         self._families.value("http_requests_total", handler, method, f"{status // 100}xx").value += 1
         self._families.histogram("http_request_duration_seconds", handler, method).observe(seconds)
+
+    def observe_event_loop_lag(self, seconds: float) -> None:
+        """How late a timer of the gateway's loop went off."""
+        self._loop_lag.observe(seconds)
+
+    def set_gateway(
+        self, *, num_connections: int, num_buffered_bytes: int, cpu_seconds: float, memory_bytes: int
+    ) -> None:
+        """This process as it is."""
+        value = self._families.value
+        value("gateway_connections").value = num_connections
+        value("gateway_buffered_bytes").value = num_buffered_bytes
+        value("gateway_cpu_seconds_total").value = cpu_seconds
+        value("gateway_resident_memory_bytes").value = memory_bytes
 
     def count_refusal(self, reason: str) -> None:
         """A request was told to come again. Raises KeyError on a reason that is not in the table."""
@@ -229,6 +318,22 @@ class Metrics:
         """How many requests have gone on in another engine process so far; one counts each time."""
         self._resumed.value = total
 
-    def render(self) -> bytes:
-        """The text that ``/metrics`` answers, of type ``CONTENT_TYPE``."""
-        return generate_latest(self._registry)
+    def cell_values(self) -> tuple[CellValues, ...]:
+        """What was counted here, for ``render`` or ``add`` in another process."""
+        return self._families.cell_values()
+
+    def add(self, values: Iterable[CellValues]) -> None:
+        """What a process had counted that is no more. Its gauges are no more, either."""
+        self._families.add(values, has_ended=True)
+
+    def render(self, others: Sequence[Iterable[CellValues]] = ()) -> bytes:
+        """The text that ``/metrics`` answers, of type ``CONTENT_TYPE``, with what ``others`` have counted added up."""
+        registry = self._registry
+        if others:
+            families = Families(INSTRUMENTS, self._prefix, self._own_labels)
+            for values in (self._families.cell_values(), *others):
+                families.add(values)
+            registry = CollectorRegistry()
+            registry.register(families)
+        process = b"" if self._process is None else generate_latest(self._process)
+        return generate_latest(registry) + process

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing
 
 from octavo.chat_client import ChatClient, ChatError
+from octavo.terminal_text import printable
 
 _HELP = "/reset forgets the conversation, /system TEXT sets the system prompt, /quit or Ctrl-D leaves, Ctrl-C stops"
 
@@ -101,7 +102,7 @@ def _answer(client: ChatClient, model: str, conversation: Conversation, question
             for piece in pieces:
                 reason = piece.finish_reason or reason
                 parts.append(piece.text)
-                print(_printable(piece.text), end="", flush=True)
+                print(printable(piece.text), end="", flush=True)
     except KeyboardInterrupt:
         # The connection is closed by now, which tells the server to stop.
         reason = "stopped"
@@ -120,10 +121,5 @@ def _answer(client: ChatClient, model: str, conversation: Conversation, question
     return True
 
 
-def _printable(text: str) -> str:
-    """Without control characters: a model's text must not steer the terminal."""
-    return "".join(letter for letter in text if letter in "\n\t" or not (letter < " " or "\x7f" <= letter <= "\x9f"))
-
-
 def _complain(message: str) -> None:
-    print(f"octavo chat: {_printable(message)}", file=sys.stderr)
+    print(f"octavo chat: {printable(message)}", file=sys.stderr)

@@ -6,9 +6,9 @@ Knows HTTP and SSE (https://html.spec.whatwg.org/multipage/server-sent-events.ht
 import json
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
-from typing import Any
-from urllib.parse import urlsplit
+from http.client import HTTPConnection, HTTPException, HTTPResponse
+
+from octavo.server_address import ServerAddress, error_text, reason
 
 _CONNECT_TIMEOUT = 10.0
 
@@ -30,15 +30,10 @@ class ChatClient:
 
     def __init__(self, url: str, api_key: str | None = None) -> None:
         try:
-            parts = urlsplit(url if "://" in url else f"http://{url}")
-            port = parts.port
+            self._address = ServerAddress.parse(url)
         except ValueError as error:
-            raise ChatError(f"{url} is no address: {error}") from None
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ChatError(f"{url}: expected an address like http://127.0.0.1:8000")
-        self._url, self._host, self._port = url, parts.hostname, port
-        self._is_secure = parts.scheme == "https"
-        self._base = parts.path.rstrip("/").removesuffix("/v1") + "/v1"
+            raise ChatError(str(error)) from None
+        self._url = url
         self._headers = {"Content-Type": "application/json"}
         if api_key:
             self._headers["Authorization"] = f"Bearer {api_key}"
@@ -67,29 +62,28 @@ class ChatClient:
                     is_finished = is_finished or piece.finish_reason is not None
                     yield piece
         except (OSError, HTTPException) as error:
-            raise ChatError(f"the connection to {self._url} broke ({_reason(error)})") from error
+            raise ChatError(f"the connection to {self._url} broke ({reason(error)})") from error
         finally:
             connection.close()
         if not is_finished:
             raise ChatError(f"{self._url} ended the answer before it was complete")
 
     def _request(self, method: str, path: str, body: bytes | None) -> tuple[HTTPConnection, HTTPResponse]:
-        kind = HTTPSConnection if self._is_secure else HTTPConnection
         try:
-            connection = kind(self._host, self._port, timeout=_CONNECT_TIMEOUT)
-        except HTTPException as error:
-            raise ChatError(f"{self._url} is no address: {error}") from error
+            connection = self._address.connection(_CONNECT_TIMEOUT)
+        except ValueError as error:
+            raise ChatError(str(error)) from error
         try:
             connection.connect()
             # A long prompt may take minutes to its first token; Ctrl-C ends the wait.
             connection.sock.settimeout(None)
-            connection.request(method, self._base + path, body, self._headers)
+            connection.request(method, f"{self._address.base}/v1{path}", body, self._headers)
             response = connection.getresponse()
             if response.status != 200:
                 raise ChatError(_refusal(response))
         except (OSError, HTTPException, ValueError) as error:
             connection.close()
-            raise ChatError(f"no server answers at {self._url} ({_reason(error)})") from error
+            raise ChatError(f"no server answers at {self._url} ({reason(error)})") from error
         except BaseException:
             connection.close()
             raise
@@ -112,7 +106,7 @@ def _pieces(data: str) -> Iterator[Piece]:
     try:
         chunk = json.loads(data)
         if error := chunk.get("error"):
-            raise ChatError(_error_text(error))
+            raise ChatError(error_text(error))
         for choice in chunk.get("choices") or ():
             yield Piece((choice.get("delta") or {}).get("content") or "", choice.get("finish_reason"))
     except (ValueError, AttributeError, TypeError) as error:
@@ -123,17 +117,8 @@ def _refusal(response: HTTPResponse) -> str:
     """One line from an error response, with the wait that the server asks for."""
     body = response.read(65536)
     try:
-        text = _error_text(json.loads(body)["error"])
+        text = error_text(json.loads(body)["error"])
     except (ValueError, LookupError, TypeError):
         text = response.reason
     wait = response.getheader("Retry-After")
     return f"{response.status}: {text}" + (f" (try again in {wait} s)" if wait else "")
-
-
-def _error_text(error: Any) -> str:
-    message = error.get("message") if isinstance(error, dict) else None
-    return " ".join(str(message or error).split())
-
-
-def _reason(error: BaseException) -> str:
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__

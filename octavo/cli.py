@@ -1,4 +1,4 @@
-"""The command ``octavo``: reads flags, calls the supervisor or the chat, turns errors into one line and a status.
+"""The command ``octavo``: reads flags, calls the supervisor, the chat or top, turns errors into one line and a status.
 
 Heavy modules are imported inside the commands so that ``--help`` answers at once and a bad flag is refused
 before anything loads.
@@ -130,6 +130,16 @@ def _chat(url: str, api_key: str | None, model: str | None, system: str | None) 
     return chat(url, api_key=api_key, model=model, system=system)
 
 
+def _top(url: str, api_key: str | None, interval: float, once: bool) -> int:
+    """Watch what a server does: rates, latencies, KV cache, queue, and the requests in flight. Ctrl-C leaves.
+
+    Works with vLLM's metrics too, without the requests.
+    """
+    from octavo.top import top
+
+    return top(url, api_key=api_key, interval=interval, once=once)
+
+
 def _list_cache() -> int:
     """Say what is kept, the last used first. In brackets: why `octavo cache prune` would remove it."""
     from octavo.cache import find_cache, list_entries
@@ -223,6 +233,25 @@ def _command() -> click.Group:
                 click.Option(["--api-key"], help="Key to send as Bearer token."),
                 click.Option(["--model"], help="Name of the model; default: the server's first."),
                 click.Option(["--system"], help="System prompt."),
+            ],
+        )
+    )
+    group.add_command(
+        click.Command(
+            "top",
+            callback=_top,
+            help=_top.__doc__,
+            params=[
+                click.Option(["--url"], default=url, show_default=True, help="The server's address."),
+                click.Option(["--api-key"], help="Key to send as Bearer token, with the scopes metrics and admin."),
+                click.Option(
+                    ["--interval"],
+                    type=click.FloatRange(min=0.1),
+                    default=1.0,
+                    show_default=True,
+                    help="Seconds from one look to the next; rates and latencies are of that time.",
+                ),
+                click.Option(["--once"], is_flag=True, help="Print one frame, and end."),
             ],
         )
     )

@@ -19,12 +19,13 @@ from gateway.engine_connection import EngineConnection
 from ipc.config import EngineConfig, FaultConfig
 from ipc.errors import EngineError
 from ipc.journal import read_journal
-from octavo.engine_process import EngineProcess
+from octavo.child_process import ChildProcess
+from octavo.engine_process import start_engine
 from octavo.liveness import Liveness
 from octavo.restart_limit import RestartLimit
+from octavo.start_retries import StartRetries
 
 CHECK_SECONDS = 0.5
-RETRY_SECONDS = 0.5  # until an engine is tried to be started again that the system did not let us start
 LATE_SECONDS = 1.0  # by which a check comes too late where this process did not run
 REFUSED_STATUS = 2  # the engine has said what is wrong with its configuration
 SIGNALS_OF_OTHERS = (signal.SIGKILL, signal.SIGTERM)
@@ -70,8 +71,9 @@ class EngineKeeper:
         self._config, self._client, self._context = config, client, context
         self._make_config, self._on_restart = make_config, on_restart
         self._limit = RestartLimit(config.engine_max_restarts)
+        self._retries = StartRetries(config.engine_start_timeout)
         self._stopping = asyncio.Event()
-        self._engine: EngineProcess | None = None
+        self._engine: ChildProcess | None = None
         self.task = asyncio.create_task(self._run())
 
     async def drain(self) -> None:
@@ -97,10 +99,11 @@ class EngineKeeper:
             except (OSError, zmq.ZMQError) as error:
                 if not self._client.is_ready:
                     raise  # nobody waits for it
-                log.error("no engine could be started", reason=str(error), incarnation=incarnation)
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._stopping.wait(), RETRY_SECONDS)
-                continue
+                if await self._may_try_again(str(error), incarnation):
+                    continue
+                self._client.disconnect(EngineError(f"no engine could be started: {error}", code="engine_died"))
+                return 1
+            self._retries.succeed()
             if self._stopping.is_set():
                 break
             death = await self._watch(self._engine)
@@ -119,10 +122,10 @@ class EngineKeeper:
 
     # ---- one incarnation
 
-    async def _start(self, config: EngineConfig) -> EngineProcess:
+    async def _start(self, config: EngineConfig) -> ChildProcess:
         """It runs and is listened to, unless all is to stop: then it is ended already. Raises OSError or ZMQError where
         the system has no files, processes or memory for it now."""
-        engine = await EngineProcess.start(config)
+        engine = await start_engine(config)
         try:
             if not self._stopping.is_set():
                 self._client.connect(EngineConnection(self._context, config.transport, self._client.loop))
@@ -133,7 +136,18 @@ class EngineKeeper:
         await engine.kill()
         return engine
 
-    async def _watch(self, engine: EngineProcess) -> Death:
+    async def _may_try_again(self, reason: str, incarnation: int) -> bool:
+        """After a while: what the system lacks now, it may have then."""
+        pause, is_news = self._retries.fail(self._client.loop.time(), reason)
+        if is_news or pause is None:
+            log.error("no engine could be started", reason=reason, incarnation=incarnation, pause=pause)
+        self._client.explain_outage(f"no engine can be started: {reason}")
+        if pause is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), pause)
+        return pause is not None
+
+    async def _watch(self, engine: ChildProcess) -> Death:
         """Until it has ended or hangs; it is reaped then, so that its successor is alone."""
         ended, hung = asyncio.create_task(engine.wait()), asyncio.create_task(self._until_hung())
         try:

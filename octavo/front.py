@@ -101,10 +101,11 @@ class Front:
 
 
 class HttpServer(uvicorn.Server):
-    """Uvicorn on a socket that is bound already; signals are the supervisor's."""
+    """Uvicorn on a socket that is bound already, or on connections that are brought one by one (``adopt``). Signals are
+    the supervisor's."""
 
     def __init__(
-        self, front: Front, listener: socket.socket, gateway: GatewayConfig, tls: ssl.SSLContext | None = None
+        self, front: Front, listener: socket.socket | None, gateway: GatewayConfig, tls: ssl.SSLContext | None = None
     ) -> None:
         config = uvicorn.Config(
             front,
@@ -119,7 +120,8 @@ class HttpServer(uvicorn.Server):
             timeout_graceful_shutdown=5,
         )
         super().__init__(config)
-        self._listener = listener
+        self._listeners = [] if listener is None else [listener]
+        self._has_started = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
 
@@ -130,8 +132,27 @@ class HttpServer(uvicorn.Server):
 
     def start(self) -> "asyncio.Task[None]":
         """Serve until ``stop``."""
-        self._task = asyncio.create_task(self.serve([self._listener]))
+        self._task = asyncio.create_task(self.serve(self._listeners))
         return self._task
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Uvicorn's, and whoever waits for it hears of it."""
+        await super().startup(sockets)
+        self._has_started.set()
+
+    async def adopt(self, connection: socket.socket) -> None:
+        """Serve a connection that another process has accepted, once ``start`` has come so far."""
+        await self._has_started.wait()
+        config, loop = self.config, asyncio.get_running_loop()
+
+        def make() -> asyncio.Protocol:
+            return config.http_protocol_class(  # type: ignore[call-arg]
+                config=config, server_state=self.server_state, app_state=self.lifespan.state
+            )
+
+        # A handshake that fails has closed the connection.
+        with contextlib.suppress(OSError):
+            await loop.connect_accepted_socket(make, connection, ssl=config.ssl)
 
     async def main_loop(self) -> None:
         """Until ``stop``. Uvicorn looks ten times a second whether it is to end; here it is told. What is left is the

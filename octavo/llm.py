@@ -15,8 +15,9 @@ import msgspec
 import zmq
 from tqdm import tqdm
 
-from gateway.engine_client import EngineClient, GenerationRequest
+from gateway.engine_client import EngineClient
 from gateway.engine_connection import EngineConnection
+from gateway.engine_stream import GenerationRequest
 from gateway.generation import Generation, TextOptions
 from gateway.recorder import RequestRecorder
 from gateway.schema.resolve import (
@@ -34,7 +35,8 @@ from ipc.config import EngineConfig, GatewayConfig
 from ipc.errors import ConfigError, EngineError, RequestError
 from ipc.messages import Ready
 from observability.metrics import Metrics
-from octavo.engine_process import EngineProcess, SocketDirectory, make_engine_config
+from octavo.child_process import ChildProcess
+from octavo.engine_process import SocketDirectory, make_engine_config, start_engine
 from octavo.model_source import resolve_model
 from octavo.offline_outputs import RequestOutput, gather
 from octavo.options import build_serve_config, serve_options
@@ -70,7 +72,7 @@ class LLM:
         self._metrics = Metrics(model_name=model)
         self._directory = SocketDirectory()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._engine: EngineProcess | None = None
+        self._engine: ChildProcess | None = None
         self._loop = asyncio.new_event_loop()
         self._client = EngineClient(self._loop, lambda stats: None, self._on_ready)
         # On Linux the engine dies with the thread that started it: this one lives until ``close``.
@@ -222,7 +224,7 @@ class LLM:
 
     async def _start(self, config: EngineConfig) -> None:
         self._ready: asyncio.Future[None] = self._loop.create_future()
-        self._engine = await EngineProcess.start(config)
+        self._engine = await start_engine(config)
         self._client.connect(EngineConnection(self._context, config.transport, self._loop))
         watch = self._watch = asyncio.create_task(self._watch_engine(self._engine))
         waits: set[asyncio.Future[Any]] = {self._ready, watch}
@@ -234,7 +236,7 @@ class LLM:
         if not self._ready.done():  # the engine may say it twice
             self._ready.set_result(None)
 
-    async def _watch_engine(self, engine: EngineProcess) -> int:
+    async def _watch_engine(self, engine: ChildProcess) -> int:
         status = await engine.wait()
         self._client.disconnect(EngineError("the engine died", code="engine_died"))
         return status

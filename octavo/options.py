@@ -20,12 +20,14 @@ from ipc.config import (
     FaultConfig,
     GatewayConfig,
     ModelConfig,
+    ObservabilityConfig,
     SchedulerConfig,
     StructuredOutputConfig,
     TenantConfig,
 )
 from ipc.errors import ConfigError
 from octavo.api_keys import is_api_key, read_api_keys
+from octavo.telemetry_flags import check_observability
 from octavo.tenants_file import read_tenants
 
 # Struct -> title of its section in --help.
@@ -36,6 +38,7 @@ SECTIONS: dict[type[Struct], str] = {
     CacheConfig: "KV cache",
     StructuredOutputConfig: "Structured output",
     FaultConfig: "Faults",
+    ObservabilityConfig: "Observability",
 }
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)(i?[bB])?", re.ASCII)
 _INT64_MAX = 2**63 - 1
@@ -53,7 +56,13 @@ class ServeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     structured_output: StructuredOutputConfig = StructuredOutputConfig()
     faults: FaultConfig = FaultConfig()
     gateway: GatewayConfig = GatewayConfig()
+    observability: ObservabilityConfig = ObservabilityConfig()
     tenants: tuple[TenantConfig, ...] = ()
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """What clients may call the model; the first is its own."""
+        return self.gateway.served_model_name or (self.model,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,9 +200,11 @@ def build_serve_config(model: str, values: Mapping[str, Any]) -> ServeConfig:
         structured_output=StructuredOutputConfig(**parts[StructuredOutputConfig]),
         faults=FaultConfig(**parts[FaultConfig]),
         gateway=GatewayConfig(**parts[GatewayConfig]),
+        observability=ObservabilityConfig(**parts[ObservabilityConfig]),
     )
     _check_engine(config)
     _check_gateway(config.gateway)
+    check_observability(config.observability)
     return _with_keys_of_file(config)
 
 

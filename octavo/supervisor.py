@@ -5,25 +5,22 @@ What only the gateway needs is imported while the engine, which takes longer, is
 """
 
 import asyncio
-import concurrent.futures
 import json
 import signal
 import socket
 import sys
-import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import structlog
 import uvloop
 import zmq
 
+from gateway.desk import FrontDesk
 from gateway.engine_client import EngineClient
+from gateway.tenants import Tenants
 from ipc.config import EngineConfig
 from ipc.errors import EngineError
 from ipc.messages import Ready, Stats, WaitReason
@@ -31,16 +28,12 @@ from observability.logging import configure
 from observability.metrics import Metrics
 from octavo.engine_keeper import EngineKeeper
 from octavo.engine_process import SocketDirectory, make_engine_config
-from octavo.front import Front, HttpServer, address, bind
+from octavo.front import address, bind
+from octavo.gateway_processes import GatewayProcesses
 from octavo.model_source import resolve_model
 from octavo.options import ServeConfig
-from octavo.tls import make_tls
-
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp
-
-    from gateway.state import GatewayState
-    from octavo.text_parts import TextParts
+from octavo.own_gateway import Gateway, OwnGateway
+from octavo.start_up import in_daemon_thread
 
 KV_WRITE_SECONDS = 15.0  # for the disk tier, when nothing runs any more
 
@@ -51,7 +44,7 @@ T = TypeVar("T")
 
 def serve(config: ServeConfig) -> int:
     """Serve until told to stop; the exit status. Raises ConfigError when something cannot work."""
-    configure(config.gateway.log_level)
+    configure(config.gateway.log_level, json=config.observability.log_format == "json")
     listener = bind(config.gateway)
     try:
         with SocketDirectory() as directory, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -67,11 +60,8 @@ class Supervisor:
 
     def __init__(self, config: ServeConfig, listener: socket.socket, directory: SocketDirectory) -> None:
         self._config, self._listener, self._directory = config, listener, directory
-        self._front = Front()
-        self._server = HttpServer(self._front, listener, config.gateway, make_tls(config.gateway))
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._metrics = Metrics(model_name=self._model_names()[0])
-        self._state: GatewayState | None = None
+        self._metrics = Metrics(config.observability.metrics_prefix, model_name=config.model_names[0])
         self._keeper: EngineKeeper | None = None
         self._signals = 0
         self._stop: asyncio.Future[None]
@@ -79,21 +69,32 @@ class Supervisor:
         self._ready: asyncio.Future[Ready]
 
     async def run(self) -> int:
-        """The exit status: 0 after a signal, 2 if the engine refused its configuration, 1 if there is none any more."""
+        """The exit status: 0 after a signal, 2 if the engine refused its configuration, 1 if there is none any more.
+        Raises ConfigError."""
         loop = asyncio.get_running_loop()
         self._stop, self._stop_now, self._ready = loop.create_future(), loop.create_future(), loop.create_future()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._on_signal)
         self._client = EngineClient(loop, self._on_stats, self._on_ready)
-        serving = self._server.start()
+        tenants = Tenants(self._config.tenants, self._config.gateway.api_key)
+        self._desk = FrontDesk(self._config.gateway, tenants, self._client, self._metrics, int(time.time()))
+        self._gateway = self._make_gateway()
+        serving = self._gateway.start()
         try:
             return await self._run(serving)
         finally:
             self._client.disconnect(EngineError("the server is shutting down", code="shutting_down", status=503))
-            await self._server.stop()
+            await self._gateway.stop()
             if self._keeper is not None:
                 await self._keeper.stop()
             self._context.destroy(linger=0)
+
+    def _make_gateway(self) -> Gateway:
+        config, listener = self._config, self._listener
+        client, desk, metrics = self._client, self._desk, self._metrics
+        if config.gateway.api_server_count == 1:
+            return OwnGateway(config, listener, client, desk, metrics)
+        return GatewayProcesses(config, listener, self._directory.path, self._context, client, desk, metrics)
 
     async def _run(self, serving: "asyncio.Task[None]") -> int:
         try:
@@ -108,7 +109,10 @@ class Supervisor:
             )
             died = self._keeper.task
             self._begin("loading the model")
-            self._state, self._front.app = await self._unless_stopped(in_daemon_thread(lambda: self._make_app(folder)))
+            loading = asyncio.ensure_future(self._gateway.load(folder))
+            await first_of(loading, serving, self._stop)
+            if not serving.done():
+                await self._unless_stopped(loading)
             await first_of(self._ready, died, self._stop, serving)
             if self._ready.done() and not self._stop.done():
                 self._announce()
@@ -124,13 +128,10 @@ class Supervisor:
         return await died
 
     def _begin(self, phase: str) -> None:
-        self._front.phase = phase
+        self._gateway.begin(phase)
         log.info("starting", phase=phase, model=self._config.model)
 
     # ---- parts
-
-    def _model_names(self) -> tuple[str, ...]:
-        return self._config.gateway.served_model_name or (self._config.model,)
 
     def _engine_config(self, folder: Path, incarnation: int) -> EngineConfig:
         config = self._config
@@ -143,41 +144,7 @@ class Supervisor:
             incarnation=incarnation,
             step_seconds=self._client.ready.step_seconds if self._client.is_ready else (),
             log_level=config.gateway.log_level,
-        )
-
-    def _make_app(self, folder: Path) -> "tuple[GatewayState, ASGIApp]":
-        """The gateway, which knows the model's text. Raises ConfigError."""
-        from gateway.app import create_app
-        from octavo.text_parts import TextParts
-
-        gateway = self._config.gateway
-        with_defaults = gateway.generation_config == "auto"
-        parts = TextParts.load(folder, template_file=gateway.chat_template, with_defaults=with_defaults)
-        state = self._make_state(parts)
-        return state, create_app(state)
-
-    def _make_state(self, parts: "TextParts") -> "GatewayState":
-        from gateway.chat_parsers import ChatParsers
-        from gateway.state import GatewayState
-        from observability.tracing import Tracing
-
-        config = self._config.gateway
-        return GatewayState(
-            config=config,
-            model_names=self._model_names(),
-            client=self._client,
-            tokenizer=parts.tokenizer,
-            chat_template=parts.chat_template,
-            chat_parsers=ChatParsers.choose(config.tool_call_parser, config.reasoning_parser, parts.chat_template),
-            defaults=parts.defaults,
-            metrics=self._metrics,
-            tracing=Tracing(None),
-            executor=ThreadPoolExecutor(2, thread_name_prefix="text"),
-            created=int(time.time()),
-            version=version("octavo"),
-            max_logprobs=self._config.model_config.max_logprobs,
-            accepts_priority=self._config.scheduler.looks_at_priority,
-            tenant_configs=self._config.tenants,
+            log_format=config.observability.log_format,
         )
 
     def _announce(self) -> None:
@@ -187,7 +154,7 @@ class Supervisor:
         options += f"--cacert {config.ssl_certfile} " if config.ssl_certfile is not None else ""
         key = "-H 'Authorization: Bearer <one of your keys>' " if config.api_key or config.api_keys_file else ""
         question = {"role": "user", "content": "Name the capital of France."}
-        body = json.dumps({"model": self._model_names()[0], "messages": [question]})
+        body = json.dumps({"model": self._config.model_names[0], "messages": [question]})
         sys.stderr.write(
             f"octavo is ready: {url}\n"
             f"curl {options}{url}/v1/chat/completions {key}-H 'Content-Type: application/json' -d '{body}'\n"
@@ -199,16 +166,15 @@ class Supervisor:
     def _on_ready(self, ready: Ready) -> None:
         if not self._ready.done():
             self._ready.set_result(ready)
+        self._gateway.be_ready(ready)
 
     def _on_stats(self, stats: Stats) -> None:
-        if self._state is not None:
-            self._state.admission.observe(stats)
+        self._desk.observe(stats)
         self._metrics.count_resumed_requests(self._client.num_resumed)
         values = msgspec.structs.asdict(stats)
         self._metrics.engine.update(
             stats.incarnation,
             values,
-            step_tokens=stats.step_tokens,
             waiting_by_reason={WaitReason(reason).name.lower(): count for reason, count in stats.waiting_by_reason},
         )
 
@@ -224,9 +190,8 @@ class Supervisor:
 
     async def _drain(self, died: "asyncio.Task[int]") -> None:
         """Not ready from now on; what runs may finish, until the timeout or a second signal."""
-        if self._state is None:
-            return
-        self._state.is_draining = True
+        self._desk.drain()
+        self._gateway.close()
         timeout = self._config.gateway.shutdown_timeout
         if self._client.num_in_flight:
             log.info("shutting down", requests=self._client.num_in_flight, timeout=timeout)
@@ -251,20 +216,6 @@ class Supervisor:
 
 class _Stopped(Exception):
     """A signal came while the server was starting."""
-
-
-def in_daemon_thread(function: Callable[[], T]) -> "asyncio.Future[T]":
-    """Run ``function`` beside the loop; a signal need not wait for it: the process may end before it does."""
-    future: concurrent.futures.Future[T] = concurrent.futures.Future()
-
-    def run() -> None:
-        try:
-            future.set_result(function())
-        except BaseException as error:  # noqa: BLE001 - it is raised where the result is awaited
-            future.set_exception(error)
-
-    threading.Thread(target=run, name="start-up", daemon=True).start()
-    return asyncio.wrap_future(future)
 
 
 async def first_of(*futures: "asyncio.Future[Any]", timeout: float | None = None) -> None:

@@ -1,9 +1,10 @@
 """KV blocks as files: one a block, named by the block's hash, in a folder named by the ``numerics_id``.
 
 A file is believed only if its digest says that it is that block of that model, whole; anything else is removed and
-counts as absent, and so nothing has to be synced. The size of all files below the folder is bounded, whosever they
-were at the start: the least recently used go first. What another engine adds meanwhile counts from the next start on.
-Blocking calls, for one thread; ``in`` may be asked by any.
+counts as absent, and so nothing has to be synced. The size of all files below the folder is bounded, whosever they are:
+the least recently used go first. Each engine on it looks for what others did as often as it has written a part of what
+is allowed, so that all together stay below the limit and one such part for each of them, at the cost of looking at a
+few files for each that is written. Blocking calls, for one thread; ``in`` may be asked by any.
 
 Layout: ``HEADER`` (magic, version, payload bytes, SHA-256 over numerics_id ‖ block hash ‖ payload), then the payload.
 """
@@ -21,6 +22,7 @@ from pathlib import Path
 HEADER = struct.Struct("<8sIQ32s")
 MAGIC, VERSION = b"OCTAVOKV", 1
 DEFAULT_MAX_BYTES = 8 * 1024**3
+SCAN_PART = 16  # of what is allowed, written here since the last look at the folder
 ABANDONED_SECONDS = 3600.0  # a file that somebody began to write so long ago is nobody's
 _NUMERICS, _FIRST = re.compile(r"[0-9a-f]{32}"), re.compile(r"[0-9a-f]{2}")
 _FILE = re.compile(r"[0-9a-f]{62}\.kv(\.[0-9]+)?")
@@ -30,14 +32,11 @@ class BlockFiles:
     """Files below ``folder``, at most ``max_bytes`` of them. Raises OSError if they cannot be listed."""
 
     def __init__(self, folder: Path, numerics_id: str, max_bytes: int) -> None:
-        self.num_bytes = self.num_corrupt = 0
+        self.num_bytes = self.num_corrupt = self._num_unscanned = 0
         self._root, self._max_bytes, self._numerics_id = folder, max_bytes, numerics_id
         self._sizes: OrderedDict[str, int] = OrderedDict()  # by path below the folder, the least recently used first
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # KV gives away what users wrote
-        for _, name, size in sorted(_find(folder)):
-            self._sizes[name] = size
-            self.num_bytes += size
-        self._make_room(0)
+        self._scan()
 
     def __contains__(self, block_hash: object) -> bool:
         return isinstance(block_hash, bytes) and self._name(block_hash) in self._sizes
@@ -70,6 +69,8 @@ class BlockFiles:
         name, size = self._name(block_hash), HEADER.size + len(payload)
         if size > self._max_bytes:
             return
+        if self._num_unscanned * SCAN_PART >= self._max_bytes:
+            self._scan()
         self._make_room(size)
         path = self._root / name
         for parent in (path.parent.parent, path.parent):
@@ -87,6 +88,15 @@ class BlockFiles:
         self._forget(name)
         self._sizes[name] = size
         self.num_bytes += size
+        self._num_unscanned += size
+
+    def _scan(self) -> None:
+        """What is there, by whomever. Times of files are coarse: of equal ones those used here keep their order."""
+        places = {name: place for place, name in enumerate(self._sizes)}
+        found = sorted(_find(self._root), key=lambda file: (file[0], places.get(file[1], -1)))
+        self._sizes = OrderedDict((name, size) for _, name, size in found)  # in one go: others ask meanwhile
+        self.num_bytes, self._num_unscanned = sum(size for _, _, size in found), 0
+        self._make_room(0)
 
     def _header(self, block_hash: bytes, payload: memoryview) -> bytes:
         digest = hashlib.sha256(self._numerics_id.encode() + block_hash)
@@ -113,20 +123,20 @@ class BlockFiles:
 def _find(folder: Path) -> Iterator[tuple[int, str, int]]:
     """(time of last use in ns, path below ``folder``, bytes) of every block file. Nothing else in there is looked at,
     or removed, but what writers that died have left."""
-    for numerics in _names(folder, _NUMERICS):
-        for first in _names(folder / numerics, _FIRST):
-            for name in _names(folder / numerics / first, _FILE):
-                path = folder / numerics / first / name
+    for numerics in _entries(folder, _NUMERICS):
+        for first in _entries(numerics.path, _FIRST):
+            for file in _entries(first.path, _FILE):
                 with contextlib.suppress(FileNotFoundError):  # another engine on this folder needed the room
-                    status = path.lstat()
-                    if name.endswith(".kv"):
-                        yield status.st_mtime_ns, f"{numerics}/{first}/{name}", status.st_size
+                    status = file.stat(follow_symlinks=False)
+                    if file.name.endswith(".kv"):
+                        yield status.st_mtime_ns, f"{numerics.name}/{first.name}/{file.name}", status.st_size
                     elif time.time() - status.st_mtime > ABANDONED_SECONDS:
-                        path.unlink()
+                        os.unlink(file.path)
 
 
-def _names(folder: Path, pattern: re.Pattern[str]) -> list[str]:
-    return [name for name in os.listdir(folder) if pattern.fullmatch(name)]
+def _entries(folder: Path | str, pattern: re.Pattern[str]) -> list[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        return [entry for entry in entries if pattern.fullmatch(entry.name)]
 
 
 def _read_exactly(file: int, payload: memoryview) -> bool:

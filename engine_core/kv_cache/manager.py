@@ -39,6 +39,7 @@ class KVCacheManager:
         self.root = root
         self.prefix_cache = PrefixCache()
         self.pool = BlockPool(num_blocks, self._evict)
+        self.num_evicted = 0  # published blocks that were given new contents
         self.tiers: KVTiers = NoTiers() if tiers is None else tiers
         self._copies: list[tuple[int, int]] = []
 
@@ -193,6 +194,7 @@ class KVCacheManager:
         """It gets new contents: a tier may keep the old ones."""
         self._save(block)
         self.prefix_cache.evict(block)
+        self.num_evicted += 1
 
     def _save(self, block: Block) -> None:
         saved = self.tiers.save(block)

@@ -20,6 +20,12 @@ class Deadlines:
         if request in self._requests:
             self._requests.remove(request)
 
+    @property
+    def earliest_ns(self) -> int | None:
+        """The next one; None if nobody has any."""
+        key = self._requests.least_key()
+        return None if key is None else key[0]
+
     def take_expired(self, now_ns: int) -> list[Request]:
         """Those whose deadline is ``now_ns`` or before; each is returned once."""
         expired = []

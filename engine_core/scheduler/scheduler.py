@@ -380,10 +380,12 @@ class Scheduler:
 
     def _preempt(self, victim: Sequence, by: Sequence) -> None:
         """Blocks and slot go back now; its KV waits in a tier or is computed again. No step is in flight."""
-        victim.record(EventKind.PREEMPTED, self._clock(), by.request.request_id)
+        now = self._clock()
         self.counters.preemptions += 1
         self.running.remove(victim)
         swapped = self.kv.swap_out(victim.block_table, victim.num_computed_tokens)
+        kind = EventKind.PREEMPTED if swapped is None else EventKind.PREEMPTED_BY_SWAP
+        victim.record(kind, now, by.request.request_id)
         self._give_back(victim)
         victim.status, victim.was_sought_on_disk = SequenceStatus.WAITING, False
         victim.num_computed_tokens, victim.swapped = 0, swapped

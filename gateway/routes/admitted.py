@@ -30,11 +30,11 @@ def admitted(handler: Handler, default_max_tokens: float = math.inf) -> Handler:
         try:
             visit = await _let_in(exchange, tenant, default_max_tokens)
         except CapacityError as error:
-            add_response_headers(scope, tenant.rate_limit_headers())
+            add_response_headers(scope, error.rate_limits)
             await send_error(exchange.send, from_exception(error))
             return
         try:
-            add_response_headers(scope, tenant.rate_limit_headers())
+            add_response_headers(scope, visit.rate_limits)
             await handler(replace(exchange, visit=visit))
         finally:
             visit.end()
@@ -45,23 +45,11 @@ def admitted(handler: Handler, default_max_tokens: float = math.inf) -> Handler:
 async def _let_in(exchange: Exchange, tenant: Tenant, default_max_tokens: float) -> Visit:
     """Raises CapacityError for who is to come later, EngineError (503) while nothing can be served."""
     state, headers = exchange.state, exchange.request.headers
-    admission = state.admission
-    admission.start(state.ready())
-    try:
-        tenant.check_requests()
-    except CapacityError:
-        state.metrics.count_refusal("tenant_requests")
-        raise
-    admission.check_places(_content_length(headers.get("content-length", "")))
+    state.ready()
+    await state.desk.check(tenant, _content_length(headers.get("content-length", "")))
     timeout = _seconds(headers.get(DEADLINE_HEADER, ""))
     demand = glance(await exchange.request.body(), default_max_tokens, timeout)
-    works = admission.works(demand)
-    try:
-        tenant.check_tokens(sum(work.num_tokens for work in works))
-    except CapacityError:
-        state.metrics.count_refusal("tenant_tokens")
-        raise
-    return Visit(admission, admission.admit(demand, works), tenant)
+    return await state.desk.enter(tenant, demand)
 
 
 def _seconds(text: str) -> float:

@@ -4,11 +4,12 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from gateway.captured_content import MAX_CHARS, PromptContent
 from gateway.generation import ChoiceDelta
 from gateway.logprobs import TokenLogprob
 from gateway.routes.best_of import keep_best
 from gateway.routes.endpoint import Exchange
-from gateway.routes.generate import ChoiceResult, Envelope, answer, make_generation
+from gateway.routes.generate import ChoiceResult, Envelope, Origin, answer, make_generation
 from gateway.routes.prompts import check_prompt_ids, encode_texts
 from gateway.routes.token_details import TokenDetails
 from gateway.schema.beam import requested_beam
@@ -26,6 +27,7 @@ from gateway.schema.resolve import COMPLETION_MAX_TOKENS, ModelLimits, check_mod
 from gateway.schema.truncation import requested_truncation
 from gateway.state import GatewayState
 from gateway.text.detokenizer import IncrementalDetokenizer
+from observability.request_times import Stopwatch
 
 _encode = msgspec.json.Encoder().encode
 
@@ -42,7 +44,9 @@ async def create(exchange: Exchange) -> None:
     prompts = body.prompts()
     limits = state.limits()
     check_model_limits(params, limits)
-    shown, encoded = await _encode_prompts(state, limits, body, prompts)
+    with Stopwatch() as tokenizing:
+        shown, encoded = await _encode_prompts(state, limits, body, prompts)
+    envelope = Envelope.new(exchange, "cmpl-", model, body.request_id)
     generations = [
         make_generation(
             exchange,
@@ -50,16 +54,15 @@ async def create(exchange: Exchange) -> None:
             params,
             limits,
             prompt_ids,
-            operation="text_completion",
+            origin=Origin("text_completion", envelope, tokenizing, _content(state, prompt)),
             default_max_tokens=COMPLETION_MAX_TOKENS,
             prompt_name="prompt",
             grammar=grammar,
             beam=beam,
             with_offsets=body.logprobs is not None,
         )
-        for prompt_ids in encoded
+        for prompt, prompt_ids in zip(shown, encoded, strict=True)
     ]
-    envelope = Envelope.new(exchange, "cmpl-", model, body.request_id)
     details = TokenDetails.of(body, state.tokenizer, generations)
     echo = Echo(details, shown, body.logprobs) if body.echo else None
     num_kept = body.num_choices if body.num_generated > body.num_choices else None
@@ -89,6 +92,15 @@ async def _encode_prompts(
     kept = list(map(truncation.of, encoded))
     shown = [ids if ids is not every_id else text for text, every_id, ids in zip(texts, encoded, kept, strict=True)]
     return shown, kept
+
+
+def _content(state: GatewayState, prompt: Prompt) -> PromptContent | None:
+    """The prompt's text where it is to be captured."""
+    if not state.captures_content:
+        return None
+    if isinstance(prompt, str):
+        return PromptContent(prompt)
+    return PromptContent(state.tokenizer.decode(prompt[:MAX_CHARS], skip_special_tokens=False))
 
 
 class Echo:

@@ -13,11 +13,11 @@ from typing import Protocol
 from msgspec import UNSET
 
 from gateway.disconnect import cancel_on_disconnect
-from gateway.engine_client import GenerationRequest
+from gateway.engine_stream import GenerationRequest
 from gateway.generation import ChoiceDelta, Generation, TextOptions
 from gateway.generation_group import GenerationGroup
 from gateway.logprobs import TokenLogprob
-from gateway.recorder import RequestRecorder
+from gateway.recorder import CapturedContent, Listeners, RequestFacts, RequestRecorder
 from gateway.routes.endpoint import Exchange
 from gateway.routes.prompts import off_loop
 from gateway.schema.common import GenerationFields, Usage, make_usage
@@ -25,13 +25,16 @@ from gateway.schema.deadline import HEADER as DEADLINE_HEADER
 from gateway.schema.deadline import deadline_missed, requested_deadline_ns
 from gateway.schema.resolve import ModelLimits, resolve_max_tokens, resolve_sampling
 from gateway.schema.sampling import GenerationParams
-from gateway.schema.structured import GrammarRequest
+from gateway.schema.structured import GrammarRequest, JsonObjectFormat, JsonSchemaFormat
 from gateway.stream_interval import StreamInterval
 from gateway.streaming import ChunkEncoder, send_stream
 from gateway.tenant_usage import Bill
 from gateway.text.bad_words import encode_bad_words
 from ipc.errors import RequestError
 from ipc.params import BeamParams
+from observability.request_log import RequestLog
+from observability.request_times import Stopwatch
+from observability.request_trace import RequestTrace
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,17 @@ class Envelope:
         state = exchange.state
         own_id = prefix + (secrets.token_hex(16) if request_id is None else request_id)
         return cls(own_id, int(time.time()), model, state.fingerprint(state.ready()))
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What traces and log lines say of a generation beside its numbers. ``operation``: chat or text_completion;
+    ``tokenizing``: of all prompts of the body; ``content``: None unless it is to be captured."""
+
+    operation: str
+    envelope: Envelope
+    tokenizing: Stopwatch
+    content: CapturedContent | None = None
 
 
 @dataclass(slots=True)
@@ -109,7 +123,7 @@ def make_generation(
     limits: ModelLimits,
     prompt_ids: list[int],
     *,
-    operation: str,
+    origin: Origin,
     default_max_tokens: int | None,
     prompt_name: str,
     grammar: GrammarRequest | None = None,
@@ -130,17 +144,12 @@ def make_generation(
     sampling = resolve_sampling(
         params, state.defaults, limits, max_tokens, lambda words: encode_bad_words(words, state.tokenizer)
     )
+    deadline_ns = requested_deadline_ns(body, exchange.request.headers.get(DEADLINE_HEADER), exchange.arrival_ns)
     if body.spaces_between_special_tokens is False and state.tokenizer.joins_special_tokens_with_spaces:
         name = "spaces_between_special_tokens"
         raise RequestError(f"{name} must not be false: this model's tokenizer puts them", param=name)
-    headers = exchange.request.headers
-    trace = state.tracing.request(
-        operation,
-        state.model_names[0],
-        exchange.arrival_ns,
-        traceparent=headers.get("traceparent", ""),
-        tracestate=headers.get("tracestate", ""),
-    )
+    # Only now: a span that has begun should end, and nothing of this prompt can be refused any more.
+    trace = exchange.trace.request(origin.operation, origin.envelope.model, exchange.arrival_ns)
     request = GenerationRequest(
         model=state.model_names[0],
         prompt_ids=prompt_ids,
@@ -156,8 +165,10 @@ def make_generation(
         tenant=visit.tenant.name,
         weight=visit.tenant.weight,
         bill=visit.bill,
-        deadline_ns=requested_deadline_ns(body, headers.get(DEADLINE_HEADER), exchange.arrival_ns),
+        deadline_ns=deadline_ns,
         traceparent=trace.traceparent,
+        visit=visit.number,
+        client_id=exchange.request.scope["state"]["request_id"],
     )
     options = TextOptions(
         stop=params.stop_strings,
@@ -165,12 +176,37 @@ def make_generation(
         skip_special_tokens=params.skip_special_tokens and not keeps_special_tokens,
         with_offsets=with_offsets,
     )
-    recorder = RequestRecorder(state.metrics, request, trace)
-    generation = Generation(state.client, request, options, state.tokenizer, recorder)
-    visit.ticket.attach(
-        generation, num_prompt_tokens=len(prompt_ids), num_choices=params.n, max_tokens=sampling.max_tokens
+    facts = RequestFacts(
+        operation=origin.operation,
+        model=origin.envelope.model,
+        response_id=origin.envelope.id,
+        is_stream=body.is_stream,
+        output_type=_output_type(body),
+        stop=params.stop_strings,
+        tenant=visit.tenant.name,
+        server=exchange.server,
+        tokenizing=origin.tokenizing,
     )
+    recorder = RequestRecorder(state.metrics, request, facts, _listeners(exchange, origin, trace))
+    generation = Generation(state.client, request, options, state.tokenizer, recorder)
+    visit.attach(generation, num_prompt_tokens=len(prompt_ids), num_choices=params.n, max_tokens=sampling.max_tokens)
     return generation
+
+
+def _listeners(exchange: Exchange, origin: Origin, trace: RequestTrace) -> Listeners:
+    state, log = exchange.state, None
+    if state.logs_requests:
+        envelope, tenant = origin.envelope, exchange.admitted.tenant.name
+        request_id = exchange.request.scope["state"]["request_id"]
+        log = RequestLog(request_id, envelope.id, trace.trace_id, tenant, envelope.model)
+    return Listeners(trace, log, state.observer, origin.content if trace.is_recording else None)
+
+
+def _output_type(body: GenerationFields) -> str | None:
+    """What the client asks for by name, in the gen_ai convention's words."""
+    if body.response_format is None:
+        return None
+    return "json" if isinstance(body.response_format, JsonObjectFormat | JsonSchemaFormat) else "text"
 
 
 async def answer(

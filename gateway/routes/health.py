@@ -13,18 +13,16 @@ async def live(exchange: Exchange) -> None:
 
 
 async def ready(exchange: Exchange) -> None:
-    """200 when a completion would be served; 503 with Retry-After while the engine starts or the server drains."""
+    """200 when a completion would be served soon; 503 with Retry-After while the engine starts, the server drains, or
+    none has come for a while in the place of an engine that died."""
     exchange.state.ready()
+    exchange.state.desk.check_outage()
     await exchange.reply(b'{"status":"ready"}')
 
 
 async def metrics(exchange: Exchange) -> None:
     """Prometheus text."""
-    state = exchange.state
-    state.admission.publish()
-    for label, usage in state.tenants.usage_by_label().items():
-        state.metrics.set_tenant_usage(label, usage)
-    await send_body(exchange.send, 200, state.metrics.render(), CONTENT_TYPE)
+    await send_body(exchange.send, 200, await exchange.state.desk.metrics(), CONTENT_TYPE)
 
 
 async def version(exchange: Exchange) -> None:

@@ -11,7 +11,7 @@ from setuptools import find_packages
 # Where a process or a connection ends: whatever happens inside is reported there instead of killing the rest.
 PROCESS_EDGES = {
     "octavo/cli.py",
-    "octavo/supervisor.py",
+    "octavo/start_up.py",
     "gateway/event_pump.py",
     "gateway/middleware.py",
     "gateway/streaming.py",

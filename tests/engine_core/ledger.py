@@ -8,8 +8,9 @@ from fake_model import Expected, generate, search
 from ipc.codec import unpack_floats, unpack_ids
 from ipc.messages import Abort, Accepted, Add, EventKind, Failed, Finish, FinishReason, Output, Outputs, ToGateway
 
-# QUEUED, then BLOCKED until ADMITTED, perhaps a CACHE_HIT; CHUNKs; PREEMPTED, BLOCKED until RESUMED, and so on.
-STORY = re.compile(r"qb*(a h? c* (p b* r c*)* (p b*)?)?".replace(" ", ""))
+# QUEUED, then BLOCKED until GRAMMAR_READY and ADMITTED, perhaps a CACHE_HIT; CHUNKs; PREEMPTED, BLOCKED until RESUMED,
+# and so on.
+STORY = re.compile(r"qb*(gb*)?(a h? c* (p b* r c*)* (p b*)?)?".replace(" ", ""))
 # A beam search tells of its first step, and of the later ones only what went wrong; in its first choice.
 BEAM_STORY = re.compile(r"(qb*(ah?[bhcpr]*)?)?")
 LETTERS = {
@@ -19,6 +20,8 @@ LETTERS = {
     EventKind.CACHE_HIT: "h",
     EventKind.CHUNK: "c",
     EventKind.PREEMPTED: "p",
+    EventKind.PREEMPTED_BY_SWAP: "p",
+    EventKind.GRAMMAR_READY: "g",
     EventKind.RESUMED: "r",
 }
 

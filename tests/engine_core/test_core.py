@@ -1,16 +1,17 @@
 """The busy loop: overlap changes nothing that a gateway sees, messages are answered, errors come out."""
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
-from core_harness import GATEWAY, CoreHarness, Sizes, make_add
+from core_harness import GATEWAY, CoreHarness, FakeChannel, Sizes, make_add
 from fake_device import UNMASKED
 from fake_model import read_mask
 from msgspec import structs
 
-from engine_core.channel import UnfitRequest
-from engine_core.core import EngineCore
+from engine_core.channel import Inbound, UnfitRequest
+from engine_core.core import IDLE_SECONDS, EngineCore
 from engine_core.statistics import StatsReporter, snapshot
 from engine_core.step import ModelRunnerOutput, SchedulerOutput
 from ipc.codec import pack_ids, unpack_ids
@@ -168,7 +169,7 @@ def test_a_request_waits_for_its_grammar_and_others_do_not() -> None:
     engine.run_until_idle()
     assert waiting(engine) == 0
     assert first.is_ended
-    assert first.choices[0].story.startswith("qba")
+    assert first.choices[0].story.startswith("qbga")
 
 
 def test_a_broken_grammar_is_refused_before_it_is_accepted() -> None:
@@ -206,6 +207,113 @@ def test_an_id_whose_grammar_is_being_compiled_is_in_use() -> None:
     ]
     engine.grammars.finish()
     engine.run_until_idle()
+
+
+@both
+def test_a_deadline_passes_while_the_grammar_is_compiled(overlap: bool) -> None:
+    """The request ends then, and what is compiled for it later is for nobody. Others wait on."""
+    engine = CoreHarness(Sizes(overlap=overlap))
+    engine.grammars.is_slow = True
+    engine.add(make_add(1, [1, 2, 3], SamplingParams(max_tokens=4), n=2, grammar="", deadline_ns=200))
+    engine.add(make_add(2, [1, 2, 3], choices={0: [], 3: []}, grammar="", deadline_ns=200), owner=OTHER)
+    engine.add(make_add(3, [1, 2, 4], SamplingParams(max_tokens=4), grammar="", deadline_ns=10**9))
+    engine.add(make_add(4, [1, 2, 5], SamplingParams(max_tokens=4), grammar=""))
+    engine.step()
+    assert waiting(engine) == 6
+    sent = []
+    while waiting(engine) == 6:
+        sent += engine.step()
+    assert waiting(engine) == 2
+    for owner, request_id in ((GATEWAY, 1), (OTHER, 2)):
+        entry = engine.ledgers[owner].entries[request_id]
+        assert entry.is_accepted
+        assert {choice.finish for choice in entry.choices.values()} == {FinishReason.DEADLINE}
+        assert {choice.story for choice in entry.choices.values()} == {"qb"}
+        assert [type(message) for to, message in sent if to == owner] == [Accepted, Outputs]
+    assert engine.plans == []
+    engine.grammars.finish()
+    engine.run_until_idle()
+    for request_id in (3, 4):
+        assert engine.ledgers[GATEWAY].entries[request_id].choices[0].finish is FinishReason.LENGTH
+
+
+@both
+def test_a_deadline_may_pass_before_or_after_the_grammar_is_there(overlap: bool) -> None:
+    """Wherever it falls, each choice ends once: the ledger sees to that."""
+    ends = set()
+    for deadline_ns in range(1, 160, 3):
+        engine = CoreHarness(Sizes(overlap=overlap))
+        engine.grammars.is_slow = True
+        engine.add(make_add(1, [1, 2, 3], SamplingParams(max_tokens=4), n=2, grammar="", deadline_ns=deadline_ns))
+        for _ in range(3):
+            engine.step()
+        if deadline_ns % 2 and not engine.ledgers[GATEWAY].entries[1].is_ended:
+            engine.want(Abort(1))
+        engine.grammars.finish()
+        engine.run_until_idle()
+        entry = engine.ledgers[GATEWAY].entries[1]
+        ends.add((entry.failure, *(choice.finish for choice in entry.choices.values())))
+        assert len(engine.core._compiling) == 0
+    late, done = FinishReason.DEADLINE, FinishReason.LENGTH
+    assert ends >= {(None, late, late), (None, done, done), ("aborted", None, None)}
+
+
+def test_a_stop_string_is_found_while_the_grammar_of_a_resumed_request_is_compiled() -> None:
+    """In what the engine before this one had sent."""
+    engine = CoreHarness(Sizes())
+    engine.grammars.is_slow = True
+    add = make_add(1, [1, 2, 3], SamplingParams(max_tokens=6), choices={0: [4, 5], 2: [4, 5]}, grammar="")
+    engine.channel.inbox.append((GATEWAY, engine.read(GATEWAY, add)))
+    engine.core.step()
+    engine.channel.inbox += [(GATEWAY, Finish(1, choice, FinishReason.STOP, 1)) for choice in (0, 0, 1)]
+    engine.core.step()
+    (over,) = contents(engine.channel.sent).items()
+    assert over[0] == (1, 0)
+    assert [output.finish for output in over[1]] == [FinishReason.STOP]  # type: ignore[attr-defined]
+    assert waiting(engine) == 1
+    engine.channel.inbox.append((GATEWAY, Finish(1, 2, FinishReason.STOP, 1)))
+    engine.core.step()
+    assert engine.core.is_idle
+    engine.grammars.finish()
+    engine.core.step()
+    assert engine.core.is_idle
+    assert engine.plans == []
+
+
+@dataclass
+class Naps:
+    """A channel that tells how long the loop would have slept."""
+
+    channel: FakeChannel
+    seconds: list[float] = field(default_factory=list)
+
+    def receive(self, *, timeout: float | None) -> list[Inbound]:
+        assert timeout is not None
+        self.seconds.append(timeout)
+        return self.channel.receive(timeout=0)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.channel, name)
+
+
+def test_an_idle_loop_wakes_for_the_deadline_of_a_grammar() -> None:
+    engine = CoreHarness(Sizes())
+    engine.grammars.is_slow = True
+    naps = engine.core.channel = Naps(engine.channel)
+    engine.core.step(block=True)
+    engine.add(make_add(1, [1, 2, 3], grammar="", deadline_ns=300_000_000))
+    engine.add(make_add(2, [1, 2, 3], grammar="", deadline_ns=5_000_000_000))
+    engine.core.step(block=True)
+    engine.core.step(block=True)
+    engine.want(Abort(1))
+    for _ in range(2):
+        engine.core.step(block=True)
+    engine.want(Abort(2))
+    for _ in range(2):
+        engine.core.step(block=True)
+    assert naps.seconds[:2] == [IDLE_SECONDS, IDLE_SECONDS]
+    assert [pytest.approx(nap, abs=1e-6) for nap in naps.seconds[2:4]] == [0.3, 0.3]
+    assert naps.seconds[4:] == [IDLE_SECONDS, IDLE_SECONDS, IDLE_SECONDS]
 
 
 # ---- messages

@@ -13,9 +13,12 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
 from gateway.chat_parsers import ChatParsers
-from gateway.engine_client import ChoiceOutput, GenerationRequest
+from gateway.desk import FrontDesk, LocalDesk
+from gateway.engine_stream import ChoiceOutput, GenerationRequest
 from gateway.notifier import Notifier
+from gateway.request_view import RequestView
 from gateway.state import GatewayState
+from gateway.tenants import Tenants
 from gateway.text.chat_template import ChatTemplate
 from gateway.text.generation_config import GenerationConfig
 from gateway.text.tokenizer import Tokenizer
@@ -75,6 +78,7 @@ class Script:
     logprob: float = -0.5
     choice_logprobs: tuple[float, ...] = ()  # by choice, where they differ
     finish: FinishReason = FinishReason.STOP
+    events: tuple[tuple[EventKind, int], ...] = ()  # after the admission, with the first output
 
 
 class FakeStream:
@@ -151,6 +155,7 @@ class FakeStream:
         first = steps[0][0]
         now = time.monotonic_ns()
         first.events = ((EventKind.QUEUED, now - 3_000_000, 0), (EventKind.ADMITTED, now - 2_000_000, 0))
+        first.events += tuple((kind, now - 1_000_000, value) for kind, value in self.script.events)
         first.num_cached_tokens = self.script.num_cached
         if self.request.num_prompt_logprobs >= 0:
             first.prompt_logprobs = self._logprobs(self.request.prompt_ids[1:], self.request.num_prompt_logprobs)
@@ -192,11 +197,13 @@ class FakeEngineClient:
     """``script`` is asked for every request."""
 
     num_in_flight = 0
+    is_connected = True
 
     def __init__(self, num_blocks: int = 64) -> None:
         self.script: Callable[[GenerationRequest], Script] = lambda request: Script()
         self.streams: list[FakeStream] = []
         self.is_ready = True
+        self.views: list[RequestView] = []
         self._ready = Ready(1, 0, "numerics", "digest", NUM_IDS, NUM_IDS, MAX_MODEL_LEN, 16, num_blocks, 0, 0)
 
     def answer(self, *replies: str | list[int], **script: Any) -> None:
@@ -209,6 +216,12 @@ class FakeEngineClient:
         if not self.is_ready:
             raise EngineError("the engine is not ready", code="not_ready", status=503)
         return self._ready
+
+    def check_outage(self) -> None:
+        """There is none."""
+
+    def requests(self) -> list[RequestView]:
+        return self.views
 
     def submit(self, request: GenerationRequest, notifier: Notifier) -> FakeStream:
         stream = FakeStream(request, self.script(request), notifier)
@@ -231,7 +244,10 @@ def make_state(client: FakeEngineClient, **changes: Any) -> GatewayState:
         "created": 1700000000,
         "version": "0.1.0",
     }
+    tenants = Tenants(changes.pop("tenant_configs", ()), config.api_key)
     values |= changes
+    desk = FrontDesk(config, tenants, values["client"], values["metrics"], values["created"])
+    values |= {"desk": LocalDesk(desk), "tenants": tenants}
     values.setdefault("chat_parsers", ChatParsers.choose("auto", "auto", values["chat_template"]))
     return GatewayState(**values)
 

@@ -2,12 +2,14 @@
 
 import asyncio
 import gc
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 
-from gateway.engine_client import EngineClient, EngineStream, GenerationRequest
+from gateway.engine_client import EngineClient
+from gateway.engine_stream import EngineStream, GenerationRequest
 from ipc.codec import pack_ids, unpack_ids
 from ipc.errors import CapacityError, EngineError, RequestError
 from ipc.messages import (
@@ -55,10 +57,10 @@ class Connection:
 class Engine:
     """A client on the running loop, and the other end of its connection."""
 
-    def __init__(self, *, is_ready: bool = True) -> None:
+    def __init__(self, *, is_ready: bool = True, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self.stats: list[Stats] = []
         self.readies: list[Ready] = []
-        self.client = EngineClient(asyncio.get_running_loop(), self.stats.append, self.readies.append)
+        self.client = EngineClient(asyncio.get_running_loop(), self.stats.append, self.readies.append, clock)
         self.connect(is_ready=is_ready)
 
     def connect(self, *, is_ready: bool = True) -> None:
@@ -207,8 +209,8 @@ async def test_what_another_engine_needs_to_go_on() -> None:
     engine.output(stream, [20], choice=1, finish=FinishReason.STOP)
     await stream.outputs()
     engine.output(stream, [12], choice=0)
-    stream.was_resumed = True
-    add = stream.as_add()
+    stream.flight.was_resumed = True
+    add = stream.flight.as_add()
     assert [(choice, unpack_ids(ids)) for choice, ids in add.choices] == [(0, [10, 11, 12]), (2, [])]
     assert add.is_resumed
     assert unpack_ids(add.prompt_ids) == [5, 6]

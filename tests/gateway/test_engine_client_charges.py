@@ -4,7 +4,7 @@ import asyncio
 
 from test_engine_client import Engine, on_a_loop
 
-from gateway.engine_client import EngineStream, GenerationRequest
+from gateway.engine_stream import EngineStream, GenerationRequest
 from gateway.tenant_usage import Bill, Usage
 from ipc.messages import Abort, Add, Failed, FinishReason, Output, Outputs
 from ipc.params import SamplingParams
@@ -59,6 +59,27 @@ async def test_a_dead_engine_says_nothing_any_more() -> None:
     engine.client.lose({}, was_killed=True)
     assert not engine.client._left
     assert bill.num_charged == 0
+
+
+@on_a_loop
+async def test_what_a_dead_engine_had_computed_is_on_no_bill_and_nothing_twice() -> None:
+    """Choices that had ended are charged, others by the engine that ends them: sums only grow."""
+    engine = Engine()
+    stream, bill = submit(engine, n=3)
+    end(engine, stream, 0)
+    engine.output(stream, [1, 2, 3], choice=1)
+    stream.finish_choice(2, 0)
+    sums = [(bill.account.device_ns, bill.account.kv_block_ns)]
+    engine.client.lose({stream.request_id: True}, was_killed=True)
+    sums.append((bill.account.device_ns, bill.account.kv_block_ns))
+    engine.connect()
+    (add,) = engine.connection.of(Add)
+    assert [choice for choice, _ in add.choices] == [1]
+    end(engine, stream, 1)
+    sums.append((bill.account.device_ns, bill.account.kv_block_ns))
+    assert sums == [(10, 300), (10, 300), (20, 600)]
+    assert (bill.num_charged, bill.device_ns, bill.kv_block_ns) == (3, 20, 600)
+    await bill.until_charged(3)
 
 
 @on_a_loop

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from test_engine_client import READY, Connection, Engine, on_a_loop
 
-from gateway.engine_client import ChoiceOutput, EngineClient, EngineStream, GenerationRequest
+from gateway.engine_client import OUTAGE_SECONDS, EngineClient
+from gateway.engine_stream import ChoiceOutput, EngineStream, GenerationRequest
+from gateway.tenant_usage import Bill, Usage
 from ipc.codec import pack_ids, unpack_ids
 from ipc.errors import EngineError
 from ipc.messages import (
@@ -240,13 +242,44 @@ async def test_when_no_engine_comes_any_more_everybody_is_told_once() -> None:
     assert (caught.value.status, caught.value.code) == (503, "engine_died")
 
 
+@on_a_loop
+async def test_an_outage_is_told_after_a_while_and_ends_with_the_next_engine() -> None:
+    """Counted from the end of the last one that served; requests are taken all the while."""
+    now = 1_000_000_000
+    engine = Engine(clock=lambda: now)
+    engine.client.check_outage()
+    lose(engine)
+    engine.client.check_outage()
+    now += round(OUTAGE_SECONDS * 1e9) // 2
+    engine.connect(is_ready=False)
+    lose(engine)  # it died before it served
+    now += round(OUTAGE_SECONDS * 1e9) // 2
+    with pytest.raises(EngineError, match="no engine for 10 s: it died") as caught:
+        engine.client.check_outage()
+    assert (caught.value.status, caught.value.code) == (503, "no_engine")
+    engine.client.explain_outage("no memory")
+    with pytest.raises(EngineError, match="no memory"):
+        engine.client.check_outage()
+    engine.connect(is_ready=False)
+    with pytest.raises(EngineError, match="another one is starting"):
+        engine.client.check_outage()
+    engine.submit()
+    engine.connection.receive(READY)
+    engine.client.check_outage()
+    engine.client.disconnect(EngineError("the engine died", code="engine_died"))
+    with pytest.raises(EngineError, match="the engine died"):
+        engine.client.check_outage()
+
+
 class Mortal(RuleBasedStateMachine):
     """Engines that come and go under requests of two choices; token k of a choice is k + 1."""
 
     @initialize()
     def begin(self) -> None:
         self.loop = asyncio.new_event_loop()
-        self.client = EngineClient(self.loop, lambda _: None, lambda _: None)
+        self.now_ns = 1
+        self.account, self.num_told = Usage(), 0
+        self.client = EngineClient(self.loop, lambda _: None, lambda _: None, lambda: self.now_ns)
         self.streams: list[EngineStream] = []
         self.got: dict[tuple[int, int], list[int]] = {}
         self.ends: dict[tuple[int, int], int] = {}
@@ -259,6 +292,14 @@ class Mortal(RuleBasedStateMachine):
         self.connection = Connection()
         self.client.connect(self.connection)  # type: ignore[arg-type]
         self.connection.receive(READY)
+        assert not any(0 < add.deadline_ns <= self.now_ns for add in self.connection.of(Add)), "it is too late for that"
+
+    def tell(self, stream: EngineStream, choice: int, finish: bool) -> None:
+        """The engine has a token. What a choice has cost it says with the last one."""
+        tokens, last = pack_ids([len(stream.choices[choice].token_ids) + 1]), FinishReason.LENGTH if finish else None
+        self.num_told += finish
+        output = Output(stream.request_id, choice, tokens, finish=last, device_ns=10 * finish, kv_block_ns=300 * finish)
+        self.connection.receive(Outputs(1, 9, (output,)))
 
     @property
     def running(self) -> list[EngineStream]:
@@ -273,19 +314,29 @@ class Mortal(RuleBasedStateMachine):
                 self.got.setdefault(key, []).extend(output.token_ids)
                 self.ends[key] = self.ends.get(key, 0) + (output.finish is not None)
 
+    @rule(patience=st.sampled_from([0, 0, 1, 2, 5]))
+    def submit(self, patience: int) -> None:
+        deadline_ns = patience and self.now_ns + patience
+        bill = Bill(self.account)
+        request = GenerationRequest("m", [1], SamplingParams(), arrival_ns=1, n=2, deadline_ns=deadline_ns, bill=bill)
+        self.streams.append(self.client.submit(request))
+
     @rule()
-    def submit(self) -> None:
-        self.streams.append(self.client.submit(GenerationRequest("m", [1], SamplingParams(), arrival_ns=1, n=2)))
+    def time_passes(self) -> None:
+        """The alarm rings in time."""
+        self.now_ns += 1
+        num_sent = len(self.connection.of(Add))
+        self.client._end_late()
+        sent = self.connection.of(Add)[num_sent:]
+        assert not any(0 < add.deadline_ns <= self.now_ns for add in sent), "it is too late for that"
 
     @rule(pick=st.randoms(use_true_random=False), finish=st.booleans())
     def output(self, pick: Any, finish: bool) -> None:
         if not (running := self.running):
             return
         stream = pick.choice(running)
-        choice = pick.choice([index for index, one in enumerate(stream.choices) if not one.is_finished])
-        tokens = pack_ids([len(stream.choices[choice].token_ids) + 1])
-        one = Output(stream.request_id, choice, tokens, finish=FinishReason.LENGTH if finish else None)
-        self.connection.receive(Outputs(1, 9, (one,)))
+        choice = pick.choice([index for index, one in stream.choices.items() if not one.is_finished])
+        self.tell(stream, choice, finish)
 
     @rule(pick=st.randoms(use_true_random=False))
     def stop(self, pick: Any) -> None:
@@ -298,14 +349,23 @@ class Mortal(RuleBasedStateMachine):
         if self.streams:
             pick.choice(self.streams).abort()
 
-    @rule(pick=st.randoms(use_true_random=False), was_killed=st.booleans(), stops=st.booleans())
-    def crash(self, pick: Any, was_killed: bool, stops: bool) -> None:
-        """Stop strings may be found in what it sent when it is gone."""
+    @rule(
+        pick=st.randoms(use_true_random=False),
+        was_killed=st.booleans(),
+        stops=st.booleans(),
+        patience=st.integers(0, 3),
+        pause=st.integers(0, 3),
+    )
+    def crash(self, pick: Any, was_killed: bool, stops: bool, patience: int, pause: int) -> None:
+        """Stop strings may be found in what it sent when it is gone, requests come, and deadlines pass."""
         in_step = [stream for stream in self.running if pick.random() < 0.5]
         self.client.lose({stream.request_id: pick.random() < 0.5 for stream in in_step}, was_killed=was_killed)
         if stops and self.streams:
             stream = pick.choice(self.streams)
             stream.finish_choice(pick.randrange(2), 0)
+        if patience:
+            self.submit(patience)
+        self.now_ns += pause  # and the next engine comes before the alarm
         self.serve()
 
     @invariant()
@@ -319,16 +379,16 @@ class Mortal(RuleBasedStateMachine):
         for tokens in self.got.values():
             assert tokens == list(range(1, len(tokens) + 1))
         assert all(count <= 1 for count in self.ends.values())
+        found = (self.account.device_ns, self.account.kv_block_ns)
+        assert found == (10 * self.num_told, 300 * self.num_told), "each choice is charged once, by who ended it"
 
     @rule()
     def everybody_is_served_in_the_end(self) -> None:
         for _ in range(10 + 4 * len(self.streams)):
             for stream in self.running:
-                for choice, one in enumerate(stream.choices):
+                for choice, one in stream.choices.items():
                     if not one.is_finished:
-                        tokens = pack_ids([len(one.token_ids) + 1])
-                        last = Output(stream.request_id, choice, tokens, finish=FinishReason.LENGTH)
-                        self.connection.receive(Outputs(1, 9, (last,)))
+                        self.tell(stream, choice, finish=True)
         assert self.client.num_in_flight == 0
 
 

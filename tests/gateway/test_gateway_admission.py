@@ -37,12 +37,12 @@ def test_a_full_queue(engine: FakeEngineClient) -> None:
         await first.until_sent(1)
         second = AsgiCall(app, CHAT, chat(stream=True)).start()
         await second.until_sent(1)
-        assert state.admission.num_sequences == 4
+        assert state.desk.front.admission.num_sequences == 4
         for path, body in ((CHAT, chat()), (COMP, comp()), (COMP, b"{not json"), (CHAT, chat(model="nope"))):
             assert is_refusal(await AsgiCall(app, path, body).run())
         first.disconnect()
         await first.ended()
-        assert state.admission.num_sequences == 1
+        assert state.desk.front.admission.num_sequences == 1
         third = AsgiCall(app, COMP, comp(["a", "b", "c"], stream=True)).start()
         await third.until_sent(1)
         assert is_refusal(await AsgiCall(app, COMP, comp()).run())
@@ -51,7 +51,7 @@ def test_a_full_queue(engine: FakeEngineClient) -> None:
             await exchange.ended()
 
     asyncio.run(scenario())
-    assert state.admission.num_sequences == 0
+    assert state.desk.front.admission.num_sequences == 0
     lines = call(app, "/metrics", method="GET").body.decode().splitlines()
     own = 'engine="0",model_name="tiny"'
     assert f'octavo:requests_refused_total{{{own},reason="queued_reqs"}} 5.0' in lines
@@ -76,7 +76,7 @@ def test_places_come_back_however_it_ends(engine: FakeEngineClient, body: Any, s
     engine.answer("Hello", **script)
     for _ in range(3):
         assert call(app, COMP, body).status != 429
-        assert state.admission.num_sequences == 0
+        assert state.desk.front.admission.num_sequences == 0
 
 
 def test_a_client_that_never_sends_its_body_holds_no_place(engine: FakeEngineClient) -> None:
@@ -87,7 +87,7 @@ def test_a_client_that_never_sends_its_body_holds_no_place(engine: FakeEngineCli
         exchange._incoming.get_nowait()
         exchange.start()
         await asyncio.sleep(0)
-        assert state.admission.num_sequences == 0
+        assert state.desk.front.admission.num_sequences == 0
         exchange.disconnect()
         await exchange.ended()
 
@@ -106,7 +106,7 @@ def test_too_many_prompt_tokens_wait(engine: FakeEngineClient) -> None:
         await first.ended()
 
     asyncio.run(scenario())
-    assert state.admission.num_sequences == 0
+    assert state.desk.front.admission.num_sequences == 0
 
 
 def test_503_comes_before_429(engine: FakeEngineClient) -> None:
@@ -116,7 +116,7 @@ def test_503_comes_before_429(engine: FakeEngineClient) -> None:
     async def scenario() -> None:
         first = AsgiCall(app, COMP, comp(stream=True)).start()
         await first.until_sent(1)
-        state.is_draining = True
+        state.desk.front.drain()
         answer = await AsgiCall(app, COMP, comp()).run()
         assert answer.status == 503
         assert int(answer.headers["retry-after"]) >= 1

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from gateway_fakes import CHAT, COMP, EOS, FakeEngineClient, call, chat, comp
 
-from gateway.engine_client import GenerationRequest
+from gateway.engine_stream import GenerationRequest
 from ipc.params import MAX_BEAM_WIDTH, BeamParams
 
 FORCED = {"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "required"}

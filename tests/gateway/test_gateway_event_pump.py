@@ -9,7 +9,7 @@ import pytest
 from gateway_fakes import EOS, TOKENIZER, ids
 from test_engine_client import Engine, on_a_loop
 
-from gateway.engine_client import EngineStream, GenerationRequest
+from gateway.engine_stream import EngineStream, GenerationRequest
 from gateway.event_pump import KEEP_ALIVE, EventPump
 from gateway.generation import ChoiceDelta, Generation, TextOptions
 from gateway.generation_group import GenerationGroup

@@ -9,13 +9,13 @@ from gateway_fakes import EOS, TOKENIZER, FakeEngineClient, Script, byte_id, ids
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.engine_client import GenerationRequest
+from gateway.engine_stream import GenerationRequest
 from gateway.generation import ChoiceDelta, Generation, TextOptions
 from gateway.generation_group import GenerationGroup
 from gateway.recorder import RequestRecorder
 from ipc.errors import EngineError
 from ipc.params import SamplingParams
-from observability.request_times import RequestTimes
+from observability.request_summary import RequestSummary
 
 
 class Recorded:
@@ -24,7 +24,7 @@ class Recorded:
     def __init__(self) -> None:
         self.first_tokens: list[float] = []
         self.intervals: list[float] = []
-        self.ends: list[tuple[str, RequestTimes, int, int]] = []
+        self.ends: list[RequestSummary] = []
 
     def observe_first_token(self, seconds: float) -> None:
         self.first_tokens.append(seconds)
@@ -32,10 +32,8 @@ class Recorded:
     def observe_inter_token(self, seconds: float) -> None:
         self.intervals.append(seconds)
 
-    def observe_request_end(
-        self, reason: str, times: RequestTimes, *, num_prompt_tokens: int, num_generation_tokens: int
-    ) -> None:
-        self.ends.append((reason, times, num_prompt_tokens, num_generation_tokens))
+    def observe_request_end(self, request: RequestSummary) -> None:
+        self.ends.append(request)
 
 
 def make(
@@ -102,7 +100,7 @@ def test_tokens_after_a_stop_string_are_not_counted() -> None:
     generation = make(Script([ids("one two three")], tokens_per_output=20), TextOptions(stop=("two",)), metrics=metrics)
     got, token_ids, _ = run(generation)
     assert (got, len(token_ids), generation.num_output_tokens) == ("one ", 7, 7)
-    assert metrics.ends[0][0] == "stop"
+    assert metrics.ends[0].finished_reason == "stop"
 
 
 def test_min_tokens_holds_for_stop_strings() -> None:
@@ -136,10 +134,12 @@ def test_times_and_tokens_are_reported_once() -> None:
     assert len(metrics.first_tokens) == 1
     assert 0.005 <= metrics.first_tokens[0] < 5
     assert len(metrics.intervals) == 3 + 2
-    ((reason, times, num_prompt, num_generated),) = metrics.ends
-    assert (reason, num_prompt, num_generated) == ("stop", 3, 7)
-    assert [phase.name for phase in times.phases()] == ["queue", "prefill", "decode"]
-    assert times.phases()[0].seconds == pytest.approx(0.001)
+    (end,) = metrics.ends
+    assert (end.finished_reason, end.num_prompt_tokens, end.num_generation_tokens) == ("stop", 3, 7)
+    assert (end.n, end.longest_output, end.max_tokens, end.has_missed_deadline) == (2, 4, 1000, False)
+    assert [phase.name for phase in end.times.phases()] == ["queue", "prefill", "decode"]
+    assert end.times.phases()[0].seconds == pytest.approx(0.001)
+    assert end.times.waits() == {"policy": pytest.approx(0.001)}
 
 
 @pytest.mark.parametrize(("hold_after", "failure", "reason"), [(1, None, "abort"), (1, EngineError("x"), "error")])
@@ -159,7 +159,7 @@ def test_ends_that_are_no_success(hold_after: int, failure: Exception | None, re
     else:
         with pytest.raises(EngineError):
             asyncio.run(scenario())
-    assert [end[0] for end in metrics.ends] == [reason]
+    assert [end.finished_reason for end in metrics.ends] == [reason]
 
 
 def test_refused_requests_are_no_requests_that_ended() -> None:

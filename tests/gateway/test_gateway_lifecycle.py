@@ -44,14 +44,14 @@ def test_without_keys_only_this_machine_may_drain(client: tuple[str, int], heade
     state = make_state(FakeEngineClient())
     answer = ask(state, "POST", "/admin/drain", client=client, headers=headers)
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "insufficient_scope")
-    assert not state.is_draining
+    assert not state.desk.is_draining
 
 
 @pytest.mark.parametrize("host", ["::1", "127.0.0.9", ""])
 def test_this_machine(host: str) -> None:
     state = make_state(FakeEngineClient())
     assert ask(state, "POST", "/admin/drain", client=(host, 1)).status_code == 200
-    assert state.is_draining
+    assert state.desk.is_draining
 
 
 def test_pages_of_other_origins_may_call_only_if_a_flag_says_so() -> None:

@@ -147,6 +147,9 @@ def test_numbers_of_enumerations_stay() -> None:
         ("CHUNK", 4),
         ("PREEMPTED", 5),
         ("RESUMED", 6),
+        ("GRAMMAR_READY", 7),
+        ("PREEMPTED_BY_SWAP", 8),
+        ("RESTARTED", 9),
     ]
     assert [(reason.name, int(reason)) for reason in WaitReason] == [
         ("TOKEN_BUDGET", 0),

@@ -4,11 +4,12 @@ import math
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from ipc.messages import STEP_TOKEN_BUCKETS, Stats, WaitReason
+from ipc.messages import STAGE_NS_BUCKETS, STEP_SEQUENCE_BUCKETS, STEP_TOKEN_BUCKETS, Stats, WaitReason
+from observability.instruments import STAGE_BUCKETS, STAGES, STEP_SEQUENCES_BUCKETS, STEP_TOKENS_BUCKETS
 from observability.metrics import Metrics
 
 
@@ -23,7 +24,6 @@ class Scraped:
         self.metrics.engine.update(
             stats.incarnation,
             msgspec.structs.asdict(stats),
-            step_tokens=stats.step_tokens,
             waiting_by_reason={WaitReason(reason).name.lower(): count for reason, count in stats.waiting_by_reason},
         )
 
@@ -54,6 +54,7 @@ def busy(incarnation: int, count: int) -> Stats:
         commit_ns=count,
         step_tokens=(count,) * (len(STEP_TOKEN_BUCKETS) + 1),
         step_tokens_sum=count,
+        **{f"{stage}_steps": (count,) * (len(STAGE_NS_BUCKETS) + 1) for stage in STAGES},
         waiting_by_reason=((WaitReason.KV_BLOCKS, 3),),
     )
 
@@ -105,8 +106,9 @@ def test_one_report_is_shown_as_it_is() -> None:
     assert [scraped.read(name) for name in GAUGES] == [2, 3, 0.25]
     assert scraped.read("num_requests_waiting_by_reason", reason="kv_blocks") == 3
     assert scraped.read("num_requests_waiting_by_reason", reason="grammar") == 0
-    for stage in ("schedule", "launch", "wait", "commit"):
-        assert math.isclose(scraped.read("step_seconds_total", stage=stage), 5e-9)
+    for stage in STAGES:
+        assert scraped.read("step_stage_seconds_bucket", stage=stage, le="2e-05") == 10
+        assert math.isclose(scraped.read("step_stage_seconds_sum", stage=stage), 5e-9)
     assert scraped.read("iteration_tokens_total_bucket", le="1.0") == 5
     assert scraped.read("iteration_tokens_total_bucket", le="4.0") == 15
     assert scraped.read("iteration_tokens_total_count") == 5 * (len(STEP_TOKEN_BUCKETS) + 1)
@@ -151,9 +153,15 @@ def test_a_report_of_the_wrong_shape_is_an_error() -> None:
         engine.update(0, {"num_running": 1})
     values = msgspec.structs.asdict(busy(0, 1))
     with pytest.raises(ValueError, match="zip"):
-        engine.update(0, values, step_tokens=(1, 2))
+        engine.update(0, values | {"step_tokens": (1, 2)})
     with pytest.raises(ValueError, match="weather"):
         engine.update(0, values, waiting_by_reason={"weather": 1})
+
+
+def test_the_wires_buckets_are_the_tables() -> None:
+    assert STEP_TOKENS_BUCKETS == STEP_TOKEN_BUCKETS
+    assert STEP_SEQUENCES_BUCKETS == STEP_SEQUENCE_BUCKETS
+    assert tuple(bound / 1e9 for bound in STAGE_NS_BUCKETS) == STAGE_BUCKETS
 
 
 incarnations = st.lists(
@@ -161,6 +169,7 @@ incarnations = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(incarnations)
 def test_counters_never_fall_and_end_at_the_sum_over_incarnations(lives: list[tuple[list[int], bool]]) -> None:
     scraped = Scraped()

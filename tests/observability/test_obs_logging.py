@@ -107,3 +107,31 @@ def test_warnings_become_lines() -> None:
 def test_an_unknown_level_is_an_error() -> None:
     with pytest.raises(KeyError):
         configure("loud")
+
+
+def test_exporters_do_not_tell_of_each_batch_unless_debugging() -> None:
+    stream = io.StringIO()
+    configure("info", json=True, stream=stream)
+    logging.getLogger("opentelemetry.exporter.otlp.proto.grpc.exporter").error("Failed to export")
+    for _ in range(3):
+        logging.getLogger("opentelemetry.sdk._shared_internal").warning("Queue full, dropping %s.", "Span")
+    logging.getLogger("opentelemetry.sdk.trace.sampling").warning("no such sampler")
+    assert [line["event"] for line in lines(stream)] == ["Queue full, dropping Span.", "no such sampler"]
+    configure("debug", json=True, stream=stream)
+    logging.getLogger("opentelemetry.exporter.otlp.proto.grpc.exporter").error("Failed to export")
+    assert lines(stream)[-1]["event"] == "Failed to export"
+    configure("info", json=True, stream=stream)
+
+
+def test_what_is_bound_to_a_request_is_on_its_lines() -> None:
+    stream = io.StringIO()
+    configure("info", json=True, stream=stream)
+    with structlog.contextvars.bound_contextvars(request_id="r1", trace_id="t1"):
+        get_logger("gateway.app").info("structlog's")
+        logging.getLogger("some.library").warning("the standard library's")
+    get_logger("gateway.app").info("later")
+    assert [(line.get("request_id"), line.get("trace_id")) for line in lines(stream)] == [
+        ("r1", "t1"),
+        ("r1", "t1"),
+        (None, None),
+    ]

@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from ipc.messages import STEP_TOKEN_BUCKETS, FinishReason, Stats, WaitReason
 from observability.instruments import FINISHED_REASONS, STEP_TOKENS_BUCKETS, WAIT_REASONS, Instrument, Kind
 from observability.metrics import INSTRUMENTS, Metrics
+from observability.request_summary import RequestSummary
 from observability.request_times import RequestTimes
 
 OWN = {"model_name": "smollm2", "engine": "0"}
@@ -93,9 +94,14 @@ def test_a_value_on_a_bound_belongs_to_that_bucket() -> None:
 
 def test_a_finished_request_is_observed_in_every_phase() -> None:
     metrics = make_metrics()
-    times = RequestTimes(0, 1_000_000, 4_000_000, 10_000_000, 40_000_000, 41_000_000)
+    times = RequestTimes(0, 1_000_000, None, 10_000_000, 40_000_000, 41_000_000)
     metrics.observe_first_token(0.010)
-    metrics.observe_request_end("stop", times, num_prompt_tokens=7, num_generation_tokens=3)
+    times.wait(2_000_000, "kv_blocks")
+    times.admit(4_000_000)
+    summary = RequestSummary(
+        "stop", times, 7, 5, num_cached_tokens=4, longest_output=4, num_preemptions=2, n=2, max_tokens=9
+    )
+    metrics.observe_request_end(summary)
     assert read(metrics, "octavo:request_success_total", finished_reason="stop") == 1
     expected = {
         "time_to_first_token_seconds": 0.010,
@@ -103,28 +109,49 @@ def test_a_finished_request_is_observed_in_every_phase() -> None:
         "request_prefill_time_seconds": 0.006,
         "request_decode_time_seconds": 0.030,
         "e2e_request_latency_seconds": 0.041,
+        "request_inference_time_seconds": 0.036,
+        "request_time_per_output_token_seconds": 0.010,
         "request_prompt_tokens": 7,
-        "request_generation_tokens": 3,
+        "request_prefill_kv_computed_tokens": 3,
+        "request_generation_tokens": 5,
+        "request_max_num_generation_tokens": 4,
+        "request_num_preemptions": 2,
+        "request_params_n": 2,
+        "request_params_max_tokens": 9,
     }
     for name, total in expected.items():
         assert read(metrics, f"octavo:{name}_count") == 1
         assert math.isclose(read(metrics, f"octavo:{name}_sum"), total)
+    for reason, seconds in (("policy", 0.001), ("kv_blocks", 0.002)):
+        assert read(metrics, "octavo:request_wait_time_seconds_count", reason=reason) == 1
+        assert math.isclose(read(metrics, "octavo:request_wait_time_seconds_sum", reason=reason), seconds)
+    assert read(metrics, "octavo:request_wait_time_seconds_count", reason="grammar") == 0
+    assert read(metrics, "octavo:prompt_tokens_cached_total") == 4
 
 
 def test_a_client_that_left_the_queue_counts_as_abort_with_its_wait() -> None:
     metrics = make_metrics()
     times = RequestTimes(0, queued_ns=1_000_000, end_ns=3_001_000_000)
-    metrics.observe_request_end("abort", times, num_prompt_tokens=7, num_generation_tokens=0)
+    metrics.observe_request_end(RequestSummary("abort", times, 7, 0))
     assert read(metrics, "octavo:request_success_total", finished_reason="abort") == 1
     assert math.isclose(read(metrics, "octavo:request_queue_time_seconds_sum"), 3.0)
-    assert read(metrics, "octavo:request_prefill_time_seconds_count") == 0
+    for name in ("prefill_time_seconds", "inference_time_seconds", "prefill_kv_computed_tokens"):
+        assert read(metrics, f"octavo:request_{name}_count") == 0
+    assert read(metrics, "octavo:request_wait_time_seconds_sum", reason="policy") == 3.0
+
+
+@pytest.mark.parametrize(("admitted_ns", "stage"), [(None, "queued"), (2_000_000, "running")])
+def test_a_missed_deadline_counts_by_how_far_the_request_was(admitted_ns: int | None, stage: str) -> None:
+    metrics = make_metrics()
+    times = RequestTimes(0, queued_ns=1_000_000, admitted_ns=admitted_ns, end_ns=3_000_000)
+    metrics.observe_request_end(RequestSummary("stop", times, 7, 0, n=2, has_missed_deadline=True))
+    counts = {name: read(metrics, "octavo:deadline_misses_total", stage=name) for name in ("queued", "running")}
+    assert counts == {"queued": 0, "running": 0} | {stage: 1}
 
 
 def test_an_unknown_reason_is_an_error_of_ours() -> None:
     with pytest.raises(KeyError):
-        make_metrics().observe_request_end(
-            "done", RequestTimes(0, end_ns=1), num_prompt_tokens=1, num_generation_tokens=1
-        )
+        make_metrics().observe_request_end(RequestSummary("done", RequestTimes(0, end_ns=1), 1, 1))
 
 
 def test_http_methods_that_a_client_made_up_share_one_label() -> None:

@@ -8,9 +8,12 @@ from opentelemetry.semconv._incubating.attributes import gen_ai_attributes as co
 from opentelemetry.semconv.attributes import error_attributes, server_attributes
 from opentelemetry.trace import SpanKind, StatusCode, format_span_id, format_trace_id
 
-from observability.gen_ai import ATTRIBUTES, SCHEMA_URL, gen_ai_attributes
-from observability.request_times import RequestTimes
-from observability.tracing import ClockPair, Tracing
+from observability.clock import ClockPair
+from observability.gen_ai import ATTRIBUTES, OWN_ATTRIBUTES, SCHEMA_URL, gen_ai_attributes
+from observability.http_trace import HttpHead, HttpTrace
+from observability.request_times import Phase, RequestTimes
+from observability.request_trace import RequestTrace
+from observability.tracing import Tracing
 
 CLOCK = ClockPair(monotonic_ns=1_000_000, wall_ns=1_700_000_000_000_000_000)
 TIMES = RequestTimes(1_000_000, 1_100_000, 1_400_000, 2_000_000, 5_000_000, 5_100_000)
@@ -27,6 +30,16 @@ class Recorded:
     def spans(self) -> dict[str, ReadableSpan]:
         return {span.name: span for span in self.exporter.get_finished_spans()}
 
+    def exchange(self, traceparent: str = "", tracestate: str = "") -> HttpTrace:
+        return self.tracing.exchange(head(traceparent, tracestate))
+
+    def request(self, traceparent: str = "", tracestate: str = "") -> RequestTrace:
+        return self.exchange(traceparent, tracestate).request("chat", "m", TIMES.arrival_ns)
+
+
+def head(traceparent: str = "", tracestate: str = "") -> HttpHead:
+    return HttpHead("POST", "/v1/x", "http", "1.1", ("::1", 8000), "r1", traceparent, tracestate)
+
 
 def wall(monotonic_ns: int) -> int:
     return monotonic_ns - 1_000_000 + 1_700_000_000_000_000_000
@@ -34,15 +47,20 @@ def wall(monotonic_ns: int) -> int:
 
 def test_a_request_is_one_span_with_its_phases_as_children() -> None:
     recorded = Recorded()
-    trace = recorded.tracing.request("chat", "smollm2", TIMES.arrival_ns)
+    exchange = recorded.exchange()
+    trace = exchange.request("chat", "smollm2", TIMES.arrival_ns)
     assert trace.is_recording
-    trace.end(TIMES, {"finish_reasons": ["stop"], "num_prompt_tokens": 5, "num_generation_tokens": 9})
+    tokenizing = Phase("tokenize", 1_010_000, 1_050_000)
+    values = {"finish_reasons": ["stop"], "num_prompt_tokens": 5, "num_generation_tokens": 9}
+    trace.end(TIMES, values, tokenizing=tokenizing)
+    exchange.end("/v1/x", 200)
     spans = recorded.spans()
-    assert set(spans) == {"chat smollm2", "queue", "prefill", "decode"}
-    request = spans["chat smollm2"]
+    assert set(spans) == {"POST /v1/x", "chat smollm2", "tokenize", "queue", "prefill", "decode"}
+    http, request = spans["POST /v1/x"], spans["chat smollm2"]
+    assert (http.parent, http.kind, http.start_time) == (None, SpanKind.SERVER, CLOCK.wall_ns)
     assert (request.start_time, request.end_time) == (wall(1_000_000), wall(5_100_000))
-    assert request.parent is None
-    assert request.kind is SpanKind.SERVER
+    assert request.parent == http.context
+    assert request.kind is SpanKind.INTERNAL
     assert request.status.status_code is StatusCode.UNSET
     assert dict(request.attributes or {}) == {
         "gen_ai.operation.name": "chat",
@@ -52,31 +70,48 @@ def test_a_request_is_one_span_with_its_phases_as_children() -> None:
         "gen_ai.usage.input_tokens": 5,
         "gen_ai.usage.output_tokens": 9,
     }
-    assert request.resource.attributes["service.name"] == "octavo"
+    assert (request.resource.attributes["service.name"], request.resource.attributes["service.version"]) == (
+        "octavo",
+        "1.2",
+    )
     assert request.instrumentation_scope is not None
     assert request.instrumentation_scope.schema_url == SCHEMA_URL
-    phases = {"queue": (1_100_000, 1_400_000), "prefill": (1_400_000, 2_000_000), "decode": (2_000_000, 5_000_000)}
+    phases = {
+        "tokenize": (1_010_000, 1_050_000),
+        "queue": (1_100_000, 1_400_000),
+        "prefill": (1_400_000, 2_000_000),
+        "decode": (2_000_000, 5_000_000),
+    }
     for name, (start, end) in phases.items():
         assert spans[name].parent == request.context
         assert (spans[name].start_time, spans[name].end_time) == (wall(start), wall(end))
 
 
-def test_scheduler_events_stand_on_the_span_at_their_times() -> None:
+def test_scheduler_events_stand_on_the_span_at_their_times_and_chunks_on_their_phase() -> None:
     recorded = Recorded()
-    trace = recorded.tracing.request("text_completion", "m", TIMES.arrival_ns)
+    trace = recorded.request()
     trace.event("blocked", 1_200_000, {"reason": "kv_blocks"})
     trace.event("admitted", 1_400_000)
+    trace.event("chunk", 1_400_000, {"tokens": 16})
+    trace.event("chunk", 1_500_000, {"tokens": 8})
+    trace.event("chunk", 3_000_000, {"tokens": 30})  # computed again after a preemption
     trace.end(TIMES, {})
-    events = recorded.spans()["text_completion m"].events
-    assert [(event.name, event.timestamp, dict(event.attributes or {})) for event in events] == [
+    spans = recorded.spans()
+
+    def events(name: str) -> list[tuple[str, int, dict[str, object]]]:
+        return [(event.name, event.timestamp, dict(event.attributes or {})) for event in spans[name].events]
+
+    assert events("chat m") == [
         ("blocked", wall(1_200_000), {"reason": "kv_blocks"}),
         ("admitted", wall(1_400_000), {}),
     ]
+    assert events("prefill") == [("chunk", wall(1_400_000), {"tokens": 16}), ("chunk", wall(1_500_000), {"tokens": 8})]
+    assert events("decode") == [("chunk", wall(3_000_000), {"tokens": 30})]
 
 
 def test_an_abort_while_queued_leaves_an_error_span_and_its_wait() -> None:
     recorded = Recorded()
-    trace = recorded.tracing.request("chat", "m", 1_000_000)
+    trace = recorded.request()
     times = RequestTimes(1_000_000, queued_ns=1_100_000, end_ns=9_000_000)
     trace.end(
         times, {"finish_reasons": ["abort"]}, error_type="abort", error_message="the client closed the connection"
@@ -89,31 +124,47 @@ def test_an_abort_while_queued_leaves_an_error_span_and_its_wait() -> None:
     assert (spans["chat m"].attributes or {})["error.type"] == "abort"
 
 
+def test_the_first_failure_of_an_exchange_counts() -> None:
+    recorded = Recorded()
+    exchange = recorded.exchange()
+    exchange.fail("abort", "left")
+    exchange.fail("other")
+    exchange.end(None, 503)
+    (span,) = recorded.spans().values()
+    assert (span.name, span.status.description) == ("POST", "left")
+    assert (span.attributes or {})["error.type"] == "abort"
+    assert (span.attributes or {})["server.port"] == 8000
+
+
 def test_the_clients_trace_is_continued() -> None:
     recorded = Recorded()
-    parent = f"00-{TRACE_ID}-{SPAN_ID}-01"
-    trace = recorded.tracing.request("chat", "m", 1_000_000, traceparent=parent, tracestate="vendor=1")
-    assert trace.trace_id == TRACE_ID
+    exchange = recorded.exchange(f"00-{TRACE_ID}-{SPAN_ID}-01", "vendor=1")
+    trace = exchange.request("chat", "m", 1_000_000)
+    assert trace.trace_id == exchange.trace_id == TRACE_ID
     version, trace_id, span_id, flags = trace.traceparent.split("-")
     assert (version, trace_id, flags) == ("00", TRACE_ID, "01")
     trace.end(TIMES, {})
-    request = recorded.spans()["chat m"]
-    assert request.parent is not None
+    exchange.end("/v1/x", 200)
+    http, request = recorded.spans()["POST /v1/x"], recorded.spans()["chat m"]
+    assert http.parent is not None
     assert request.context is not None
     assert format_trace_id(request.context.trace_id) == TRACE_ID
-    assert format_span_id(request.parent.span_id) == SPAN_ID
+    assert format_span_id(http.parent.span_id) == SPAN_ID
     assert format_span_id(request.context.span_id) == span_id
     assert request.context.trace_state.get("vendor") == "1"
 
 
 def test_a_trace_that_is_not_sampled_stays_so() -> None:
     recorded = Recorded()
-    trace = recorded.tracing.request("chat", "m", 0, traceparent=f"00-{TRACE_ID}-{SPAN_ID}-00")
+    exchange = recorded.exchange(f"00-{TRACE_ID}-{SPAN_ID}-00")
+    trace = exchange.request("chat", "m", 0)
     assert not trace.is_recording
-    assert trace.trace_id == TRACE_ID
+    assert trace.trace_id == exchange.trace_id == TRACE_ID
     assert trace.traceparent.endswith("-00")
     trace.event("admitted", 1)
     trace.end(TIMES, {})
+    exchange.fail("abort")
+    exchange.end("/v1/x", 200)
     assert recorded.spans() == {}
 
 
@@ -128,32 +179,45 @@ def test_a_trace_that_is_not_sampled_stays_so() -> None:
         f"ff-{TRACE_ID}-{SPAN_ID}-01",
         f"00-{TRACE_ID[:-1]}-{SPAN_ID}-01",
         f"00-{TRACE_ID.replace('a', 'g')}-{SPAN_ID}-01",
+        f"00-{TRACE_ID}-{SPAN_ID}-01,00-{TRACE_ID}-{SPAN_ID}-01",
     ],
 )
 def test_a_malformed_header_counts_as_none(traceparent: str) -> None:
     recorded = Recorded()
-    trace = recorded.tracing.request("chat", "m", 1_000_000, traceparent=traceparent, tracestate="\x00=,,")
-    assert trace.is_recording
-    assert trace.trace_id != TRACE_ID
-    trace.end(TIMES, {})
-    assert recorded.spans()["chat m"].parent is None
+    exchange = recorded.exchange(traceparent, "\x00=,,")
+    assert exchange.trace_id != TRACE_ID
+    exchange.end("/v1/x", 200)
+    assert recorded.spans()["POST /v1/x"].parent is None
 
 
 def test_off_gives_out_one_silent_trace() -> None:
     tracing = Tracing(None)
-    first = tracing.request("chat", "m", 0, traceparent=f"00-{TRACE_ID}-{SPAN_ID}-01")
-    assert first is tracing.request("chat", "m", 1)
+    assert not tracing.is_on
+    exchange = tracing.exchange(head(f"00-{TRACE_ID}-{SPAN_ID}-01"))
+    assert exchange is tracing.exchange(head())
+    first = exchange.request("chat", "m", 0)
+    assert first is exchange.request("chat", "m", 1)
     assert not first.is_recording
     first.event("admitted", 1)
     first.end(TIMES, {"temperature": 0.0})
-    assert (first.trace_id, first.traceparent) == ("", "")
+    exchange.end("/v1/x", 200)
+    assert (exchange.trace_id, first.trace_id, first.traceparent) == ("", "", "")
     tracing.shutdown()
+
+
+def test_the_environment_may_name_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=prod")
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "chatbot")
+    recorded = Recorded()
+    recorded.exchange().end(None, 200)
+    found = recorded.spans()["POST"].resource.attributes
+    assert (found["service.name"], found["deployment.environment.name"]) == ("chatbot", "prod")
 
 
 def test_an_exporter_is_fed_in_batches_and_flushed_at_shutdown() -> None:
     exporter = InMemorySpanExporter()
     tracing = Tracing(exporter)
-    tracing.request("chat", "m", 0).end(TIMES, {})
+    tracing.exchange(head()).request("chat", "m", 0).end(TIMES, {})
     tracing.shutdown()
     assert {span.name for span in exporter.get_finished_spans()} == {"chat m", "queue", "prefill", "decode"}
 
@@ -168,7 +232,7 @@ class DeadExporter(SpanExporter):
 def test_a_dead_exporter_disturbs_no_request() -> None:
     tracing = Tracing(DeadExporter())
     for _ in range(10):
-        tracing.request("chat", "m", 0).end(TIMES, {})
+        tracing.exchange(head()).request("chat", "m", 0).end(TIMES, {})
     tracing.shutdown()
 
 
@@ -178,6 +242,7 @@ def test_the_table_has_the_conventions_names() -> None:
     assert set(ATTRIBUTES.values()) <= names
     deprecated = {convention.GEN_AI_USAGE_PROMPT_TOKENS, convention.GEN_AI_USAGE_COMPLETION_TOKENS}
     assert not deprecated & set(ATTRIBUTES.values())
+    assert all(name.startswith("octavo.") for name in OWN_ATTRIBUTES.values())
 
 
 def test_zero_is_a_value_and_none_is_not() -> None:

@@ -14,9 +14,12 @@ TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 
 
 def make_executable(folder: Path) -> str:
-    """A program that runs the stub whatever its arguments are, to be this process's ``sys.executable``."""
+    """A program that runs the stub where ``engine_core`` is wanted, to be this process's ``sys.executable``."""
     script = folder / "python"
-    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{STUB}" "$@"\n')
+    script.write_text(
+        f'#!/bin/sh\ncase "$*" in *engine_core*) exec "{sys.executable}" "{STUB}" "$@" ;; esac\n'
+        f'exec "{sys.executable}" "$@"\n'
+    )
     script.chmod(0o755)
     return str(script)
 

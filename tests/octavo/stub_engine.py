@@ -63,7 +63,8 @@ class Stub:
             self.journal.begin(self.num_loops, [request_id for request_id, _ in self.running])
             for (request_id, choice), (owner, token, left) in list(self.running.items()):
                 self.beat(owner)
-                time.sleep(self.orders.get("seconds_per_token", 0))
+                if self.incarnation >= self.orders.get("slow_from", 1):
+                    time.sleep(self.orders.get("seconds_per_token", 0))
                 self.num_tokens += 1
                 self.advance(owner, request_id, choice, token, left - 1)
             self.journal.end(self.num_loops)

@@ -17,7 +17,7 @@ from octavo_stubs import STUB, is_alive, make_executable, make_model, started, u
 
 from ipc.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig, StructuredOutputConfig
 from ipc.errors import ConfigError
-from octavo.engine_process import EngineProcess, SocketDirectory, make_engine_config
+from octavo.engine_process import SocketDirectory, make_engine_config, start_engine
 
 
 def config_for(model: Path, directory: SocketDirectory) -> EngineConfig:
@@ -66,7 +66,7 @@ def test_its_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, orders: dict[s
 
     async def run() -> None:
         with SocketDirectory() as directory:
-            engine = await EngineProcess.start(config_for(model, directory))
+            engine = await start_engine(config_for(model, directory))
             ended = asyncio.create_task(engine.wait())
             await asyncio.to_thread(until, (model / "started.json").is_file)
             if status < 0:
@@ -94,7 +94,7 @@ def test_one_that_dies_before_it_has_read_its_configuration(
 
     async def run() -> int:
         with SocketDirectory() as directory:
-            return await (await EngineProcess.start(config_for(tmp_path, directory))).wait()
+            return await (await start_engine(config_for(tmp_path, directory))).wait()
 
     really = asyncio.create_subprocess_exec
 
@@ -114,10 +114,10 @@ import asyncio, sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 from test_supervisor_engine_process import config_for
-from octavo.engine_process import EngineProcess, SocketDirectory
+from octavo.engine_process import SocketDirectory, start_engine
 async def run():
     directory = SocketDirectory()
-    await EngineProcess.start(config_for(Path({model!r}), directory))
+    await start_engine(config_for(Path({model!r}), directory))
     await asyncio.sleep(60)
 sys.executable = {executable!r}
 asyncio.run(run())

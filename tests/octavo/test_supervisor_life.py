@@ -14,12 +14,15 @@ from typing import Any
 import httpx
 import pytest
 from octavo_stubs import is_alive, make_executable, make_model, started, token_id, until
+from structlog.testing import capture_logs
 
 from ipc.config import EngineConfig
 from ipc.errors import ConfigError
-from octavo.engine_process import EngineProcess, SocketDirectory
+from octavo.child_process import ChildProcess
+from octavo.engine_process import SocketDirectory, start_engine
 from octavo.front import bind
 from octavo.options import build_serve_config
+from octavo.start_retries import StartRetries
 from octavo.supervisor import Supervisor, first_of, in_daemon_thread
 
 
@@ -180,7 +183,7 @@ def test_streams_go_on_when_the_engine_is_killed(make_server: Callable[..., Serv
         for task in running:
             assert (await task).text.count('"code":"engine_died"') == 1
 
-    assert make_server(engine_max_restarts=2).run(test) == 1
+    assert make_server({"seconds_per_token": 0.01, "slow_from": 3}, engine_max_restarts=2).run(test) == 1
 
 
 def starts(server: Server) -> list[int]:
@@ -191,28 +194,138 @@ def starts(server: Server) -> list[int]:
 def test_an_engine_that_the_system_does_not_let_us_start(
     make_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For want of files, processes or memory: it is tried again, and requests wait."""
-    refused = [OSError(errno.EMFILE, "Too many open files"), BlockingIOError(errno.EAGAIN, "no process")]
-    start = EngineProcess.start
+    """For want of files, processes or memory: it is tried again, requests wait, and those that could go elsewhere hear
+    of it."""
+    refused = [OSError(errno.EMFILE, "Too many open files")] * 3 + [BlockingIOError(errno.EAGAIN, "no process")]
+    may_start = False
 
-    async def reluctant(config: EngineConfig) -> EngineProcess:
-        if config.transport.incarnation > 1 and refused:
-            raise refused.pop()
-        return await start(config)
+    async def reluctant(config: EngineConfig) -> ChildProcess:
+        if config.transport.incarnation > 1 and not may_start:
+            raise refused.pop() if len(refused) > 1 else refused[0]
+        return await start_engine(config)
 
-    monkeypatch.setattr(EngineProcess, "start", reluctant)
-    monkeypatch.setattr("octavo.engine_keeper.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("octavo.engine_keeper.start_engine", reluctant)
+    monkeypatch.setattr("octavo.start_retries.FIRST_SECONDS", 0.01)
+    monkeypatch.setattr("octavo.start_retries.MOST_SECONDS", 0.02)
+    monkeypatch.setattr("gateway.engine_client.OUTAGE_SECONDS", 0.0)
 
     async def test(server: Server) -> None:
+        nonlocal may_start
         await server.until_status("/health", 200)
         running = server.complete("b", 450, stream=True)
         await asyncio.to_thread(until, lambda: server.supervisor._client.last_beat is not None)
         os.kill(starts(server)[0], signal.SIGKILL)
+        await server.until_status("/health", 503)
+        late = server.complete("c", 3)
+        async with asyncio.timeout(20):
+            while "Too many open files" not in (answer := await server.http.get("/health")).text:
+                await asyncio.sleep(0.005)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "no_engine")
+        assert int(answer.headers["retry-after"]) > 0
+        assert (await server.http.get("/health/live")).status_code == 200
+        may_start = True
         assert text_of((await running).text) == "b" * 450
-        assert not refused
+        assert (await late).json()["choices"][0]["text"] == "ccc"
+        assert (await server.http.get("/health")).status_code == 200
         server.signal()
 
+    with capture_logs() as logs:
+        assert make_server().run(test) == 0
+    told = [entry["reason"] for entry in logs if entry["event"] == "no engine could be started"]
+    assert told == ["[Errno 11] no process", "[Errno 24] Too many open files"], "not each time"
+
+
+def test_an_engine_that_the_system_never_lets_us_start(
+    make_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if it had died too often."""
+
+    async def never(config: EngineConfig) -> ChildProcess:
+        if config.transport.incarnation > 1:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return await start_engine(config)
+
+    monkeypatch.setattr("octavo.engine_keeper.start_engine", never)
+    monkeypatch.setattr("octavo.start_retries.FIRST_SECONDS", 0.01)
+    monkeypatch.setattr("octavo.engine_keeper.StartRetries", lambda patience: StartRetries(patience / 1e4))
+
+    async def test(server: Server) -> None:
+        await server.until_status("/health", 200)
+        running = server.complete("b", 500, stream=True)
+        await asyncio.to_thread(until, lambda: server.supervisor._client.last_beat is not None)
+        os.kill(starts(server)[0], signal.SIGKILL)
+        events = (await running).text
+        assert events.count('"code":"engine_died"') == 1
+        assert "Too many open files" in events
+        assert "[DONE]" not in events
+
+    assert make_server(engine_start_timeout=1000.0).run(test) == 1
+
+
+def test_a_signal_while_the_system_lets_us_start_no_engine(
+    make_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pause between two attempts holds the end up no longer than what runs may."""
+    tried = threading.Event()
+
+    async def never(config: EngineConfig) -> ChildProcess:
+        if config.transport.incarnation > 1:
+            tried.set()
+            raise OSError(errno.EMFILE, "Too many open files")
+        return await start_engine(config)
+
+    monkeypatch.setattr("octavo.engine_keeper.start_engine", never)
+    monkeypatch.setattr("octavo.start_retries.FIRST_SECONDS", 1000.0)
+
+    async def test(server: Server) -> None:
+        await server.until_status("/health", 200)
+        running = server.complete("b", 500, stream=True)
+        await asyncio.to_thread(until, lambda: server.supervisor._client.last_beat is not None)
+        os.kill(starts(server)[0], signal.SIGKILL)
+        assert await asyncio.to_thread(tried.wait, 30)
+        server.signal()
+        server.signal()
+        assert (await running).text.count('"code":"shutting_down"') == 1
+
     assert make_server().run(test) == 0
+
+
+@pytest.mark.parametrize("num_gateways", [1, 2])
+def test_a_deadline_passes_while_an_engine_is_replaced(
+    make_server: Callable[..., Server], monkeypatch: pytest.MonkeyPatch, num_gateways: int
+) -> None:
+    """Who has nothing gets 408 then, who has tokens keeps them. Others wait for the engine that comes."""
+    may_start = asyncio.Event()
+
+    async def held_up(config: EngineConfig) -> ChildProcess:
+        if config.transport.incarnation > 1:
+            await may_start.wait()
+        return await start_engine(config)
+
+    monkeypatch.setattr("octavo.engine_keeper.start_engine", held_up)
+
+    async def test(server: Server) -> None:
+        await server.until_status("/health", 200)
+        client = server.supervisor._client
+        begun = server.complete("b", 500, stream=True, deadline_ms=2500)
+        await asyncio.to_thread(until, lambda: any(one.flight.has_begun for one in list(client._streams.values())))
+        os.kill(starts(server)[0], signal.SIGKILL)
+        await asyncio.to_thread(until, lambda: not client.is_connected)
+        waits = [server.complete("c", 3, stream=stream, deadline_ms=500) for stream in (False, True)]
+        patient = server.complete("d", 3)
+        for answer in waits:
+            assert ((await answer).status_code, (await answer).json()["error"]["code"]) == (408, "deadline_exceeded")
+        events = (await begun).text
+        assert 0 < len(text_of(events)) < 500
+        assert events.count('"finish_reason":"deadline"') == 1
+        assert events.endswith("data: [DONE]\n\n")
+        may_start.set()
+        assert (await patient).json()["choices"][0]["text"] == "ddd"
+        admission = server.supervisor._desk.admission
+        await asyncio.to_thread(until, lambda: (client.num_in_flight, admission.num_sequences) == (0, 0))
+        server.signal()
+
+    assert make_server({"seconds_per_token": 0.01}, api_server_count=num_gateways).run(test) == 0
 
 
 def test_a_request_that_kills_engines_fails_alone(make_server: Callable[..., Server]) -> None:

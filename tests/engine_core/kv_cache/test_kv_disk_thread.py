@@ -112,6 +112,28 @@ def test_a_full_disk_costs_one_warning_and_is_tried_again_later(
     disk.close()
 
 
+def test_a_device_that_is_full_is_a_miss_and_is_tried_again(tmp_path: Path) -> None:
+    """One that the system has, in the place of the file."""
+    clock = [1000.0]
+    disk = make_disk(tmp_path, Memory(), clock)
+    digits = HASHES[2].hex()
+    place = tmp_path / ("0" * 32) / digits[:2] / f"{digits[2:]}.kv.{os.getpid()}"
+    place.parent.mkdir(parents=True)
+    place.symlink_to("/dev/full")
+    with capture_logs() as logs:
+        disk.write(HASHES[2], 2)
+        assert finish(disk, 1) == [DiskDone(HASHES[2], is_read=False, is_ok=False)]
+        disk.read(HASHES[2], 2)
+        assert finish(disk, 1) == [DiskDone(HASHES[2], is_read=True, is_ok=False)]
+    assert [entry["log_level"] for entry in logs] == ["warning"]
+    assert "No space left" in logs[0]["reason"]
+    clock[0] += PAUSE_SECONDS
+    disk.write(HASHES[2], 2)
+    assert finish(disk, 1) == [DiskDone(HASHES[2], is_read=False, is_ok=True)]
+    assert (disk.num_errors, HASHES[2] in disk) == (1, True)
+    disk.close()
+
+
 def test_a_folder_that_cannot_be_written_or_read_is_a_miss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its owner made it read-only, or the disk has failed: what was known cannot be read either."""
     disk = make_disk(tmp_path, Memory())

@@ -81,7 +81,7 @@ def test_a_step_does_not_look_at_who_waits(policy: str) -> None:
 def test_a_step_costs_as_much_for_long_sequences_as_for_short_ones(policy: str) -> None:
     engine = make_engine(0, policy)
     counts = [count_step(engine) for _ in range(200)]
-    assert max(counts[-16:]) == max(counts[:16])
+    assert max(counts[-16:]) <= max(counts[:16])
 
 
 @policies
