@@ -1,8 +1,11 @@
 # make serve: install what is needed into .venv, and serve the demo model on 127.0.0.1:8000.
 # make test:  the same environment, and every check.
+# make test-machine: those checks that a machine can change: the compiler it lacks, its Python, its user, its folders.
 # make test-clients: clients of others against the demo model, from an environment of their own.
+# make test-dashboards: a real Prometheus watches octavo, and is asked every expression of the dashboards and alerts.
 # make test-chaos: faults under load, some minutes; CHAOS_SEED=N has those of another run again.
 # make soak: ten minutes of load, after which both processes must be as large as before.
+# make loadtest: a minute of users against 127.0.0.1:8000 or LOCUST_HOST, and a report; ARGS="--help" says the flags.
 # make bench: the same environment, and every measurement; ARGS="--quick" for a look, ARGS="--output FILE" for a report.
 
 PYTHON ?= python3
@@ -12,10 +15,17 @@ TORCH_ARGS ?=
 ARGS ?=
 # What pytest runs, e.g. TESTS=tests/gateway.
 TESTS ?=
+# In so many processes; 0 for pytest's own. Two, since the end-to-end tests, which wait as much as they compute, are
+# about half of all: one process has them (tests/conftest.py), the other has the rest.
+PROCESSES ?= 2
 
 BIN := .venv/bin
+PYTEST = $(BIN)/python -m pytest -n $(PROCESSES) --dist loadscope --no-loadscope-reorder
+# Computed from what is in memory, by Python and the reference kernels, which make test takes too: nothing of a machine
+# comes in. Native kernels are tested where there is a compiler only.
+SAME_EVERYWHERE := tests/kernels tests/engine_core/scheduler tests/engine_core/models tests/engine_core/test_same_tokens.py
 
-.PHONY: venv serve test test-clients test-chaos soak bench lint clean
+.PHONY: venv serve test test-machine test-clients test-dashboards test-chaos soak loadtest bench lint clean
 
 venv:
 	@PYTHON='$(PYTHON)' TORCH_ARGS='$(TORCH_ARGS)' sh scripts/venv.sh
@@ -24,17 +34,27 @@ serve: venv
 	@exec $(BIN)/octavo serve smollm2 $(ARGS)
 
 test: lint
-	$(BIN)/python -m pytest $(TESTS)
+	$(PYTEST) $(TESTS)
+
+test-machine: venv
+	$(PYTEST) $(SAME_EVERYWHERE:%=--ignore=%) $(TESTS)
 
 test-clients: venv
 	@sh scripts/clients.sh
 	.venv-clients/bin/python -m pytest tests/clients $(TESTS)
 
+test-dashboards: venv
+	@sh scripts/prometheus.sh
+	$(BIN)/python -m pytest tests/dashboards $(TESTS)
+
 test-chaos: venv
-	$(BIN)/python -m pytest tests/chaos $(TESTS)
+	$(BIN)/python -m pytest -n $(PROCESSES) --maxschedchunk 1 tests/chaos $(TESTS)
 
 soak: venv
 	SOAK_SECONDS=600 $(BIN)/python -m pytest tests/chaos/test_chaos_soak.py $(TESTS)
+
+loadtest: venv
+	@exec $(BIN)/python -m loadtest $(ARGS)
 
 bench: venv
 	@exec $(BIN)/python -m benchmarks $(ARGS)

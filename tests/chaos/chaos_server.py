@@ -11,28 +11,26 @@ from typing import Any
 
 import httpx
 from e2e_process import ServerProcess, is_alive, wait_until
+from e2e_starter import TINY, Starter
 
 HOOKS = Path(__file__).parent / "hooks"
 HEARTBEAT_SECONDS = 3.0
 PATIENCE = 120.0  # for anything that takes a moment on an idle machine
-TINY = ("--load-format", "dummy", "--dtype", "float32", "--served-model-name", "tiny", "--max-model-len", "4096")
 # A pool that 64 requests fill, so that some of them are preempted; and the least patience with an engine that hangs.
-CHAOS = (*TINY, "--max-num-seqs", "48", "--num-kv-blocks", "1024", "--block-size", "16")
+CHAOS = (*TINY, "--max-model-len", "4096", "--max-num-seqs", "48", "--num-kv-blocks", "1024", "--block-size", "16")
 FAULTS = ("--engine-max-restarts", "1000", "--engine-heartbeat-timeout", str(HEARTBEAT_SECONDS))
 
 
 class ChaosServer(ServerProcess):
     """``octavo serve`` with hooks. ``poison``: see ``sitecustomize.py``."""
 
-    def __init__(
-        self, folder: Path, model: Path, *arguments: str, poison: Mapping[str, Any] | None = None, **options: Any
-    ) -> None:
+    def __init__(self, folder: Path, *arguments: str, poison: Mapping[str, Any] | None = None, **options: Any) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         if poison is not None:
             (folder / "poison.json").write_text(json.dumps(poison))
         with _environment(CHAOS_FOLDER=str(folder), PYTHONPATH=str(HOOKS)):
-            super().__init__(folder, str(model), *arguments, **options)
+            super().__init__(folder, *arguments, **options)
 
     # ---- its engine
 
@@ -103,6 +101,9 @@ class ChaosServer(ServerProcess):
         assert self.wait_exit(PATIENCE) == 0
         wait_until(lambda: not self.processes(), PATIENCE, f"no process is left; {self.processes()}")
         assert list(self.socket_folder.glob("octavo-*")) == []
+
+
+ChaosStarter = Starter[ChaosServer]
 
 
 def kill(pid: int, number: int = signal.SIGKILL) -> None:

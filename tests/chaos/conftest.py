@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chaos_server import CHAOS, FAULTS, ChaosServer
+from chaos_server import CHAOS, FAULTS, ChaosServer, ChaosStarter
 from e2e_models import make_tiny_model
+from e2e_starter import log_sections
 
 NUM_LAYERS = 6  # quick enough for many rounds, slow enough that faults find requests under way
-SEED = int(os.environ.get("CHAOS_SEED", secrets.randbelow(10**6)))
+SEED = int(os.environ.setdefault("CHAOS_SEED", str(secrets.randbelow(10**6))))  # of all of pytest's processes
 
 logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each time that a test looks
 
@@ -21,6 +22,11 @@ logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each time tha
 def pytest_report_header() -> str:
     """How to have the same faults again."""
     return f"the faults of this run: CHAOS_SEED={SEED}"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes longest comes first, so that of two processes none waits for it in the end."""
+    items.sort(key=lambda item: item.path.name != "test_chaos_soak.py")
 
 
 @pytest.fixture
@@ -42,10 +48,7 @@ def pytest_runtest_makereport(item: Any) -> Iterator[None]:
     report = outcome.get_result()  # type: ignore[attr-defined]
     if report.failed:
         report.sections.append(("to have it again", f"CHAOS_SEED={SEED}"))
-        for name, value in getattr(item, "funcargs", {}).items():
-            for process in value.started if isinstance(value, Starter) else [value]:
-                if isinstance(process, ChaosServer):
-                    report.sections.append((f"log of {name}", process.log[-6000:]))
+        report.sections += log_sections(item)
 
 
 @pytest.fixture(scope="session")
@@ -55,7 +58,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def shared_process(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChaosServer]:
-    with ChaosServer(tmp_path_factory.mktemp("chaos"), tiny_model, *CHAOS, *FAULTS) as process:
+    with ChaosServer(tmp_path_factory.mktemp("chaos"), str(tiny_model), *CHAOS, *FAULTS) as process:
         yield process.wait_ready()
         process.stop_and_check()
 
@@ -68,23 +71,8 @@ def server(shared_process: ChaosServer) -> Iterator[ChaosServer]:
     shared_process.check_quiet_log()
 
 
-class Starter:
-    """Starts servers of a test's own, with the tiny model."""
-
-    def __init__(self, tiny_model: Path, folder: Path) -> None:
-        self._tiny_model, self._folder = tiny_model, folder
-        self.started: list[ChaosServer] = []
-
-    def __call__(self, *arguments: str, **options: Any) -> ChaosServer:
-        folder = self._folder / f"chaos-{len(self.started)}"
-        self.started.append(ChaosServer(folder, self._tiny_model, *CHAOS, *arguments, **options))
-        return self.started[-1]
-
-
 @pytest.fixture
-def start(tiny_model: Path, tmp_path: Path) -> Iterator[Starter]:
+def start(tiny_model: Path, tmp_path: Path) -> Iterator[ChaosStarter]:
     """``start(*flags)``; whatever is left of the servers is killed afterwards."""
-    starter = Starter(tiny_model, tmp_path)
-    yield starter
-    for process in starter.started:
-        process.kill()
+    with ChaosStarter(ChaosServer, tmp_path, tiny_model, *CHAOS) as starter:
+        yield starter

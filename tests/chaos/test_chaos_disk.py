@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from chaos_load import Load, check_same
 from chaos_requests import mixed_requests
-from chaos_server import PATIENCE, ChaosServer, kill
-from conftest import Starter
+from chaos_server import PATIENCE, ChaosServer, ChaosStarter, kill
 from e2e_process import wait_until
 
 NUM_REQUESTS = 24
@@ -16,7 +15,7 @@ FILE_BYTES = 40_000  # less than a block's file, more than the log
 
 
 @pytest.fixture
-def tiered(start: Starter, tmp_path: Path) -> ChaosServer:
+def tiered(start: ChaosStarter, tmp_path: Path) -> ChaosServer:
     """A pool that is too small for the prompts, a little host memory, and a folder below it."""
     tiers = ("--kv-host-memory-bytes", str(8 * 2**20), "--kv-disk-path", str(tmp_path / "kv"))
     small = ("--num-kv-blocks", "200", "--max-model-len", "2048")

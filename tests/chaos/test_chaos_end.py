@@ -9,8 +9,7 @@ import pytest
 from chaos_client import Answer, BrokenResponse, ask
 from chaos_load import Load, Progress, check_same
 from chaos_requests import mixed_requests
-from chaos_server import PATIENCE, ChaosServer, kill, refusal, wait_gone
-from conftest import Starter
+from chaos_server import PATIENCE, ChaosServer, ChaosStarter, kill, refusal, wait_gone
 from e2e_process import cpu_seconds, wait_until
 
 NUM_REQUESTS = 24
@@ -21,7 +20,7 @@ LONG = {"model": "tiny", "prompt": "Once", "max_tokens": LENGTH, "ignore_eos": T
 
 
 @pytest.mark.parametrize("num_restarts", [0, 2])
-def test_everybody_is_told_when_there_is_no_engine_any_more(start: Starter, num_restarts: int) -> None:
+def test_everybody_is_told_when_there_is_no_engine_any_more(start: ChaosStarter, num_restarts: int) -> None:
     server = start("--engine-max-restarts", str(num_restarts)).wait_ready()
     ended: list[float] = []
     killed: list[float] = []
@@ -60,7 +59,7 @@ def test_everybody_is_told_when_there_is_no_engine_any_more(start: Starter, num_
     server.check_quiet_log()
 
 
-def test_new_requests_are_refused_when_there_is_no_engine_any_more(start: Starter) -> None:
+def test_new_requests_are_refused_when_there_is_no_engine_any_more(start: ChaosStarter) -> None:
     """503 until the port is closed; nobody waits."""
     server = start("--engine-max-restarts", "0").wait_ready()
     engine = server.wait_engine()
@@ -78,7 +77,7 @@ def test_new_requests_are_refused_when_there_is_no_engine_any_more(start: Starte
 
 
 @pytest.mark.parametrize("state", ["idle", "busy", "hung", "stopped", "starting"])
-def test_an_engine_ends_with_its_gateway(start: Starter, state: str) -> None:
+def test_an_engine_ends_with_its_gateway(start: ChaosStarter, state: str) -> None:
     server = start("--engine-heartbeat-timeout", "100")
     if state != "starting":
         server.wait_ready()
@@ -117,7 +116,7 @@ def end_gateway(server: ChaosServer, engine: int) -> None:
     assert server.process.wait(PATIENCE) == -signal.SIGKILL
 
 
-def test_a_gateway_that_was_killed_is_started_again_at_once(start: Starter, seed: int) -> None:
+def test_a_gateway_that_was_killed_is_started_again_at_once(start: ChaosStarter, seed: int) -> None:
     """On the same port, while the clients of the old one are still there; its answers are the same."""
     first = start().wait_ready()
     requests = mixed_requests(seed, NUM_REQUESTS, 40)
@@ -131,7 +130,7 @@ def test_a_gateway_that_was_killed_is_started_again_at_once(start: Starter, seed
     second.check_whole()
 
 
-def test_what_runs_is_finished_by_another_engine_while_the_server_drains(start: Starter, seed: int) -> None:
+def test_what_runs_is_finished_by_another_engine_while_the_server_drains(start: ChaosStarter, seed: int) -> None:
     """SIGTERM, and then the engine dies: the answers are whole, and the status is that of an end in order."""
     server = start("--shutdown-timeout", "300").wait_ready()
     requests = mixed_requests(seed, NUM_REQUESTS, 60)

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from chaos_client import BrokenResponse, ask
 from chaos_load import Load, Progress, check_same
 from chaos_requests import COMP, mixed_requests
-from chaos_server import FAULTS, PATIENCE, ChaosServer, kill
-from conftest import Starter
+from chaos_server import FAULTS, PATIENCE, ChaosServer, ChaosStarter, kill
 from e2e_process import wait_until
 
 NUM_REQUESTS = 16
@@ -33,7 +32,7 @@ def few_files(pid: int) -> Iterator[None]:
         resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
 
 
-def test_more_connections_than_files(start: Starter, seed: int) -> None:
+def test_more_connections_than_files(start: ChaosStarter, seed: int) -> None:
     """What has a connection is served; what has none waits for one or is turned away."""
     server = start(*FAULTS).wait_ready()
     requests = mixed_requests(seed, NUM_CONNECTIONS, 30)
@@ -61,7 +60,7 @@ def test_more_connections_than_files(start: Starter, seed: int) -> None:
     server.check_whole()
 
 
-def test_an_engine_dies_while_there_are_no_files(start: Starter, seed: int) -> None:
+def test_an_engine_dies_while_there_are_no_files(start: ChaosStarter, seed: int) -> None:
     """The next one comes as soon as it can be started; who was served waits for it."""
     server = start(*FAULTS).wait_ready()
     requests = mixed_requests(seed, NUM_REQUESTS, 60)

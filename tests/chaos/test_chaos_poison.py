@@ -7,8 +7,7 @@ import pytest
 from chaos_client import Answer, ask
 from chaos_load import Load, Progress, check_same
 from chaos_requests import COMP, MixedRequest, mixed_requests
-from chaos_server import PATIENCE
-from conftest import Starter
+from chaos_server import PATIENCE, ChaosStarter
 from e2e_models import make_tokenizer
 
 NUM_OTHERS = 16
@@ -33,7 +32,7 @@ def check_condemned(answer: Answer) -> None:
 @pytest.mark.parametrize(
     ("how", "after"), [("raise", 0), ("SIGSEGV", 12), ("SIGKILL", 0)], ids=["prompt", "later", "killed"]
 )
-def test_a_poisonous_request_fails_alone(start: Starter, seed: int, how: str, after: int) -> None:
+def test_a_poisonous_request_fails_alone(start: ChaosStarter, seed: int, how: str, after: int) -> None:
     """With the restarts that a server has by default: those that find it do not count."""
     server = start("--engine-max-restarts", "3", poison={FIRST: [how, after]}).wait_ready()
     others = mixed_requests(seed, NUM_OTHERS, 60)
@@ -47,7 +46,7 @@ def test_a_poisonous_request_fails_alone(start: Starter, seed: int, how: str, af
     server.check_whole()
 
 
-def test_several_poisonous_requests_at_once(start: Starter, seed: int) -> None:
+def test_several_poisonous_requests_at_once(start: ChaosStarter, seed: int) -> None:
     poison = {FIRST: ["raise", 0], SECOND: ["SIGSEGV", 5], THIRD: ["SIGABRT", 30]}
     server = start("--engine-max-restarts", "5", poison=poison).wait_ready()
     others = mixed_requests(seed + 1, NUM_OTHERS, 60)
@@ -60,7 +59,7 @@ def test_several_poisonous_requests_at_once(start: Starter, seed: int) -> None:
     server.check_whole()
 
 
-def test_a_search_is_not_suspected_because_it_has_no_output_yet(start: Starter) -> None:
+def test_a_search_is_not_suspected_because_it_has_no_output_yet(start: ChaosStarter) -> None:
     """A beam search says nothing until it ends. Engines that die beside it, one after the other, are not its fault."""
     server = start(poison={FIRST: ["SIGSEGV", 12], SECOND: ["SIGSEGV", 12]}).wait_ready()
     body = {

@@ -15,8 +15,7 @@ import time
 import pytest
 from chaos_client import BrokenResponse, ask
 from chaos_requests import MixedRequest, mixed_requests
-from chaos_server import FAULTS, ChaosServer, kill
-from conftest import Starter
+from chaos_server import FAULTS, ChaosServer, ChaosStarter, kill
 from e2e_process import resident_bytes
 
 SECONDS = float(os.environ.get("SOAK_SECONDS", "90"))
@@ -30,7 +29,7 @@ log = logging.getLogger("chaos")
 
 
 @pytest.mark.timeout(SECONDS + 400)
-def test_memory_is_flat(start: Starter, dice: random.Random, seed: int) -> None:
+def test_memory_is_flat(start: ChaosStarter, dice: random.Random, seed: int) -> None:
     """A third of the time warms up, engines dying in it; then both processes are watched, with the same load."""
     server = start(*FAULTS).wait_ready()
     requests = mixed_requests(seed, NUM_REQUESTS, 40)

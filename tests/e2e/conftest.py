@@ -9,12 +9,11 @@ import openai
 import pytest
 from e2e_models import make_tiny_model
 from e2e_process import ServerProcess
+from e2e_starter import PATIENT, TINY, Starter, log_sections
 
-TINY = ("--load-format", "dummy", "--dtype", "float32", "--served-model-name", "tiny")
 # One core for each server: see ServerProcess. Starting takes a few seconds, so most tests share one.
 MAX_MODEL_LEN = 32768
 MAX_NUM_SEQS = 16
-PATIENT = ("--max-num-queued-reqs", "4096", "--max-queue-wait", "86400")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -30,10 +29,7 @@ def pytest_runtest_makereport(item: Any) -> Iterator[None]:
     outcome = yield
     report = outcome.get_result()  # type: ignore[attr-defined]
     if report.failed:
-        for name, value in getattr(item, "funcargs", {}).items():
-            for process in value.started if isinstance(value, Starter) else [value]:
-                if isinstance(process, ServerProcess):
-                    report.sections.append((f"log of {name}", process.log[-6000:]))
+        report.sections += log_sections(item)
 
 
 @pytest.fixture(scope="session")
@@ -118,23 +114,8 @@ def client(server: ServerProcess) -> Iterator[openai.OpenAI]:
         yield client
 
 
-class Starter:
-    """Starts servers of a test's own, with the tiny model."""
-
-    def __init__(self, tiny_model: Path, folder: Path) -> None:
-        self._tiny_model, self._folder = tiny_model, folder
-        self.started: list[ServerProcess] = []
-
-    def __call__(self, *arguments: str, **options: Any) -> ServerProcess:
-        folder = self._folder / f"server-{len(self.started)}"
-        self.started.append(ServerProcess(folder, str(self._tiny_model), *TINY, *arguments, **options))
-        return self.started[-1]
-
-
 @pytest.fixture
-def start(tiny_model: Path, tmp_path: Path) -> Iterator[Starter]:
+def start(tiny_model: Path, tmp_path: Path) -> Iterator[Starter[ServerProcess]]:
     """``start(*flags)``; whatever is left of the servers is killed afterwards."""
-    starter = Starter(tiny_model, tmp_path)
-    yield starter
-    for process in starter.started:
-        process.kill()
+    with Starter(ServerProcess, tmp_path, tiny_model, *TINY) as starter:
+        yield starter

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -38,6 +38,12 @@ def wait_until(condition: Callable[[], object], seconds: float, what: str) -> fl
         assert time.monotonic() < started + seconds, f"not within {seconds} s: {what}"
         time.sleep(0.01)
     return time.monotonic() - started
+
+
+def own_core(allowed: Collection[int]) -> int:
+    """The last of them; where pytest runs in several processes, another one for each."""
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    return sorted(allowed)[-1 - number % len(allowed)]
 
 
 def is_alive(pid: int) -> bool:
@@ -117,7 +123,7 @@ class ServerProcess:
         environment = {**os.environ, "TMPDIR": str(self.socket_folder)}
         allowed = os.sched_getaffinity(0)
         if not all_cores:
-            os.sched_setaffinity(0, {max(allowed)})  # inherited by the child, set back at once here
+            os.sched_setaffinity(0, {own_core(allowed)})  # inherited by the child, set back at once here
         try:
             with self.log_path.open("wb") as log:
                 self.process = subprocess.Popen(

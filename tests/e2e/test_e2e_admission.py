@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Starter
 from e2e_http import CHAT, COMP, Exchange, chat, comp, long_runner
 from e2e_process import ServerProcess, wait_until
+from e2e_starter import Starter
 
 from octavo.tenants_file import key_hash
 
@@ -53,26 +53,27 @@ class Crowd:
             thread.join()
 
 
-def test_a_burst_of_clients_who_obey(start: Starter) -> None:
+def test_a_burst_of_clients_who_obey(start: Starter[ServerProcess]) -> None:
     server = start("--max-num-seqs", "4", "--max-num-queued-reqs", "8", "--max-model-len", "512").wait_ready()
-    tokens = server.tokens_within(0.5, 400)
+    tokens = server.tokens_within(0.25, 200)
     crowd = Crowd(server, comp("The lighthouse", max_tokens=tokens, ignore_eos=True))
     crowd.run(8)
     assert crowd.firsts == [True] * 8
     crowd.firsts.clear()
-    crowd.run(80)
-    assert sum(crowd.firsts) < 40
-    # How many of them depends on what else the machine does; the simulation says how many it is if nothing does.
+    crowd.run(64)
+    assert sum(crowd.firsts) < 32
+    # How many of them depends on what else the machine does; the simulation says how many it is if nothing does. If all
+    # came again after a second, an eighth would find a place.
     assert sum(crowd.retries) >= 0.2 * len(crowd.retries)
     assert len(crowd.texts) == 1
     metrics = server.settled_metrics()
     assert metrics["requests_refused_total{reason=queued_reqs}"] == len(crowd.refusal_seconds)
     assert metrics["num_requests_in_flight"] == 0
-    assert metrics["request_success_total{finished_reason=length}"] >= 88
+    assert metrics["request_success_total{finished_reason=length}"] >= 72
     server.check_healthy()
 
 
-def test_places_of_who_left_and_n(start: Starter) -> None:
+def test_places_of_who_left_and_n(start: Starter[ServerProcess]) -> None:
     """Eight places: two run, some with n = 3 wait; whoever leaves makes room at once."""
     server = start("--max-num-seqs", "2", "--max-num-queued-reqs", "8", "--max-queue-wait", "86400").wait_ready()
     waiting = [Exchange(server, COMP, long_runner(n=n, max_tokens=400)) for n in (2, 3, 3)]
@@ -90,7 +91,7 @@ def test_places_of_who_left_and_n(start: Starter) -> None:
     server.wait_idle(30)
 
 
-def test_tenants(start: Starter, tmp_path: Path) -> None:
+def test_tenants(start: Starter[ServerProcess], tmp_path: Path) -> None:
     path = tmp_path / "tenants.toml"
     path.write_text(
         f'[user]\nkeys = ["{key_hash(KEY)}"]\nconcurrent_requests = 1\ntokens_per_minute = 100000\n'
@@ -132,7 +133,7 @@ def test_tenants(start: Starter, tmp_path: Path) -> None:
     assert "Traceback" not in server.log
 
 
-def test_unusable_files_end_the_start(start: Starter, tmp_path: Path) -> None:
+def test_unusable_files_end_the_start(start: Starter[ServerProcess], tmp_path: Path) -> None:
     path = tmp_path / "tenants.toml"
     path.write_text('[user]\nkeys = ["not a hash"]\n')
     server = start("--api-keys-file", str(path))

@@ -4,9 +4,9 @@ from typing import Any
 
 import openai
 import pytest
-from conftest import PATIENT, Starter
 from e2e_http import COMP, DONE, Exchange, comp, complete, long_runner
 from e2e_process import ServerProcess
+from e2e_starter import PATIENT, Starter
 
 LATE = "request_success_total{finished_reason=deadline}"
 
@@ -44,7 +44,7 @@ def test_openai_does_not_ask_again(server: ServerProcess, client: openai.OpenAI)
     assert server.metric(LATE) == before + 1
 
 
-def test_who_waits_is_ended_like_who_runs(start: Starter) -> None:
+def test_who_waits_is_ended_like_who_runs(start: Starter[ServerProcess]) -> None:
     """One place, so that the second choice never gets it; under the policy that knows deadlines."""
     server = start("--scheduling-policy", "deadline", "--max-num-seqs", "1", *PATIENT).wait_ready()
     choices = read_choices(server, long_runner(deadline_ms=2000, n=2))

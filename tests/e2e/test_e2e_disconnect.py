@@ -18,16 +18,22 @@ def check_gone(server: ServerProcess, seconds: float = LIMIT) -> None:
     assert server.wait_idle(20) < seconds
 
 
-@pytest.fixture
-def long_a(single_server: ServerProcess) -> Iterator[Exchange]:
-    """A stream that has the only slot until the test is over; its text must not suffer."""
-    num_tokens = single_server.tokens_within(2, most=5000)
+@pytest.fixture(scope="module")
+def alone(single_process: ServerProcess) -> tuple[dict[str, Any], str]:
+    """A stream's request, and its text if nobody else is there."""
+    num_tokens = single_process.tokens_within(2, most=5000)
     body = long_runner("Stream A", max_tokens=num_tokens, temperature=1, seed=3)
-    alone = post(single_server, COMP, {**body, "stream": False})["choices"][0]["text"]
+    return body, post(single_process, COMP, {**body, "stream": False})["choices"][0]["text"]
+
+
+@pytest.fixture
+def long_a(single_server: ServerProcess, alone: tuple[dict[str, Any], str]) -> Iterator[Exchange]:
+    """A stream that has the only slot until the test is over; its text must not suffer."""
+    body, text = alone
     with Exchange(single_server, COMP, body) as exchange:
         exchange.read_events(2)
         yield exchange
-        assert exchange.ended_well().text() == alone
+        assert exchange.ended_well().text() == text
 
 
 @pytest.mark.parametrize("is_stream", [False, True])

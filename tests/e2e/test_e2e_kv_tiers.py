@@ -38,10 +38,16 @@ def metric(server: ServerProcess, name: str, **labels: str) -> float:
     return float(line.rpartition(" ")[2])
 
 
+@pytest.fixture(scope="module")
+def expected(main_process: ServerProcess) -> list[str]:
+    """From the server with room for everything."""
+    return texts_of(main_process)
+
+
 @pytest.mark.parametrize("overlap", ["--async-scheduling", "--no-async-scheduling"])
-def test_swapped_requests_and_a_restart_change_no_text(start: Start, tmp_path: Path, overlap: str) -> None:
-    with start("--max-model-len", "512").wait_ready() as roomy:
-        expected = texts_of(roomy)
+def test_swapped_requests_and_a_restart_change_no_text(
+    start: Start, tmp_path: Path, expected: list[str], overlap: str
+) -> None:
     tiers = ("--kv-host-memory-bytes", "64MiB", "--kv-disk-path", str(tmp_path / "kv"), "--preemption-mode", "swap")
     for turn in range(2):
         server = start(*SMALL, overlap, *tiers).wait_ready()

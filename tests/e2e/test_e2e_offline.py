@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from e2e_http import CHAT, COMP, chat, comp, post
-from e2e_process import ServerProcess, is_alive, processes_with, wait_until
+from e2e_process import ServerProcess, is_alive, own_core, processes_with, wait_until
 
 from ipc.errors import ConfigError, EngineError, RequestError
 from octavo import LLM, SamplingParams
@@ -24,7 +24,7 @@ SAMPLED = SamplingParams(temperature=1, seed=4, max_tokens=12, ignore_eos=True)
 def make_llm(model: Path) -> LLM:
     """On one core, as the servers are."""
     allowed = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {max(allowed)})
+    os.sched_setaffinity(0, {own_core(allowed)})
     try:
         return LLM(str(model), load_format="dummy", dtype="float32", max_model_len=32768, num_kv_blocks=8192)
     finally:

@@ -191,15 +191,15 @@ def test_slow_readers(configured: ServerProcess) -> None:
 
 
 def test_keys(configured: ServerProcess) -> None:
-    """Without the key nothing but the health probes answers, whatever the path looks like."""
+    """Without the key nothing but the health probes and the page answers, whatever the path looks like."""
     wrong_keys = [None, "", "Bearer", "Bearer wrong", "Bearer the-key x", "Basic the-key", "the-key"]
-    paths = ["/v1/models", "/metrics", "/version", "/v1/models/tiny", "/", "//v1/models", "/health/../metrics"]
+    paths = ["/v1/models", "/metrics", "/version", "/v1/models/tiny", "//v1/models", "/health/../metrics"]
     for path in [*paths, "/docs", "/v1/./models", "/health/", "/HEALTH", CHAT, COMP, "/tokenize", "/detokenize"]:
         for wrong in wrong_keys:
             headers = {"Authorization": ""} if wrong is None else {"Authorization": wrong}
             for method in ("GET", "POST", "HEAD"):
                 answer = configured.http.request(method, path, headers=headers)
                 assert answer.status_code == 401, (method, path, wrong)
-    for path in ("/health", "/health/live", "/health/ready"):
+    for path in ("/health", "/health/live", "/health/ready", "/"):
         assert configured.http.get(path, headers={"Authorization": ""}).status_code == 200
     assert configured.http.options(CHAT, headers={"Authorization": ""}).status_code < 300
