@@ -2,6 +2,9 @@
 
 Rounds alternate between the servers, so that a machine that becomes slower does so for all. The first server is what
 the others are compared with. Prompts are random token ids, new in each round: no cache helps.
+
+With ``--locust`` the workload is the mix of users of ``python -m loadtest``, on one server after the other; what stands
+behind ``--`` is for it: ``python -m loadtest.compare --locust --host a=URL --host b=URL -- --run-time 30s --rate 2``.
 """
 
 import argparse
@@ -13,10 +16,12 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 from loadtest.client import Completion, complete
 from loadtest.figures import percentile, spread
+from loadtest.side_by_side import compare_mixes, run_mix, table
 
 T = TypeVar("T")
 
@@ -157,30 +162,65 @@ def default_num_requests(concurrency: int) -> int:
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m loadtest.compare", description=__doc__)
-    parser.add_argument(
-        "--server", action="append", required=True, type=named, metavar="NAME=URL", help="repeat for each server"
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtest.compare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--model", default="smollm2", help="name of the model on every server")
+    parser.add_argument(
+        "--server",
+        "--host",
+        action="append",
+        required=True,
+        type=named,
+        metavar="NAME=URL",
+        help="repeat for each server",
+    )
+    parser.add_argument(
+        "--model", help="name of the model on every server; default: smollm2, with --locust what each lists first"
+    )
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--requests", type=int, help="a round; default: twice the concurrency, at least 4")
     parser.add_argument("--input-len", type=int, default=128)
     parser.add_argument("--output-len", type=int, default=128)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, help="default: 3, with --locust 1")
     parser.add_argument("--largest-id", type=int, default=49000, help="prompts are ids below this")
     parser.add_argument("--api-key")
-    return parser.parse_args(arguments)
+    parser.add_argument("--locust", action="store_true", help="the mix of users instead")
+    parser.add_argument(
+        "--output", type=Path, default=Path("build/loadtest"), help="with --locust: a folder for their reports"
+    )
+    parser.add_argument("rest", nargs="*", metavar="-- FLAGS", help="with --locust: flags of python -m loadtest")
+    options = parser.parse_args(arguments)
+    if options.rest and not options.locust:
+        parser.error(f"{options.rest[0]!r} is for --locust")
+    return options
+
+
+def compare_with_locust(servers: dict[str, str], options: argparse.Namespace) -> None:
+    """Prints one table. Where the reports lie is said with each run."""
+    model = ["--model", options.model] if options.model else []
+
+    def run(name: str, url: str, number: int) -> dict[str, object]:
+        return run_mix(name, url, number, options.output, [*model, *options.rest], options.api_key)
+
+    def say(text: str) -> None:
+        sys.stderr.write(f"{text}\n")
+
+    rounds = compare_mixes(servers, options.rounds or 1, run, say)
+    sys.stdout.write(f"\n{table(rounds)}\n\nreports: {options.output}/ROUND-NAME/report.html\n")
 
 
 def main(arguments: Sequence[str]) -> int:
     """Prints a table for each concurrency."""
     options = parse(arguments)
     servers = dict(options.server)
+    if options.locust:
+        compare_with_locust(servers, options)
+        return 0
     for concurrency in options.concurrency:
         num_requests = options.requests or default_num_requests(concurrency)
         sizes = (options.input_len, options.output_len)
-        workload = Workload(options.model, concurrency, num_requests, *sizes, options.largest_id)
-        table = asyncio.run(compare(servers, workload, options.rounds, options.api_key))
+        workload = Workload(options.model or "smollm2", concurrency, num_requests, *sizes, options.largest_id)
+        table = asyncio.run(compare(servers, workload, options.rounds or 3, options.api_key))
         sys.stdout.write(f"\nconcurrency {concurrency}, {sizes[0]} tokens in, {sizes[1]} out\n\n{table}\n")
         sys.stdout.flush()
     return 0

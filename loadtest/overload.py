@@ -11,6 +11,7 @@ import json
 import random
 import sys
 import time
+from copy import deepcopy
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -104,13 +105,15 @@ async def burst(target: Target, num_clients: int, num_before: int) -> Tally:
     return tally
 
 
-async def open_loop(target: Target, rate: float, seconds: float) -> Tally:
-    """``rate`` arrivals a second, at random times."""
+async def open_loop(target: Target, rate: float, seconds: float, *, counts_until_end: bool = False) -> Tally:
+    """``rate`` arrivals a second, at random times. ``counts_until_end``: what is answered later does not count."""
     draw, tally, end = random.Random(7), Tally(), time.monotonic() + seconds
     async with asyncio.TaskGroup() as group:
         while time.monotonic() < end:
             group.create_task(client(target, target.body(draw), tally, comes_again=False))
             await asyncio.sleep(draw.expovariate(rate))
+        if counts_until_end:
+            tally = deepcopy(tally)
     return tally
 
 
