@@ -189,7 +189,7 @@ class Admission:
         forecast = self._current()
         num_tokens = sum(work.prompt_tokens for work in works)
         reason = None
-        if self._tickets:  # who comes to an empty engine is served, whatever it asks for
+        if self._tickets:  # who comes to an empty engine is served, however long its prompts are
             if self.num_sequences + demand.num_sequences > limits.num_sequences:
                 reason = "queued_reqs"
             elif self._queued_tokens + num_tokens > limits.num_tokens:

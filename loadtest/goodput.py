@@ -38,9 +38,9 @@ async def serve_refusals(port: int) -> None:
         await server.serve_forever()
 
 
-async def served(target: Target, num_clients: int, seconds: float) -> int:
+async def served(target: Target, num_clients: int, seconds: float, draw: random.Random) -> int:
     """Requests that came to their end in the time, of clients who ask again at once."""
-    count, end, draw = 0, time.monotonic() + seconds, random.Random(3)
+    count, end = 0, time.monotonic() + seconds
 
     async def keep_asking() -> None:
         nonlocal count
@@ -55,10 +55,13 @@ async def served(target: Target, num_clients: int, seconds: float) -> int:
     return count
 
 
-async def phase(target: Target, beside: Target, num_clients: int, rate: float, seconds: float) -> tuple[float, Tally]:
+async def phase(
+    target: Target, beside: Target, num_clients: int, rate: float, seconds: float, draw: random.Random
+) -> tuple[float, Tally]:
     """Requests served a second, of both kinds, while ``rate`` arrive a second at ``beside``."""
     count, tally = await asyncio.gather(
-        served(target, num_clients, seconds), open_loop(beside, rate, seconds, counts_until_end=True)
+        served(target, num_clients, seconds, draw),
+        open_loop(beside, rate, seconds, draw, counts_until_end=True),
     )
     return (count + sum(map(sum, tally.tries.values()))) / seconds, tally
 
@@ -72,11 +75,12 @@ async def compare(target: Target, num_clients: int, times: float, rounds: int, s
         assert process.stdout is not None
         port = int(await process.stdout.readline())
         elsewhere = Target("127.0.0.1", port, target.model, target.num_words, target.max_tokens)
-        alone = await served(target, num_clients, seconds) / seconds
+        draw = random.Random(3)  # one for all phases: a prompt that comes twice is in the prefix cache
+        alone = await served(target, num_clients, seconds, draw) / seconds
         ratios, refusals, rates = [], [], []
         for _ in range(rounds):
-            without, _ = await phase(target, elsewhere, num_clients, times * alone, seconds)
-            with_all, tally = await phase(target, target, num_clients, times * alone, seconds)
+            without, _ = await phase(target, elsewhere, num_clients, times * alone, seconds, draw)
+            with_all, tally = await phase(target, target, num_clients, times * alone, seconds, draw)
             ratios.append(with_all / without)
             rates.append((without, with_all))
             refusals += tally.refusals

@@ -105,9 +105,11 @@ async def burst(target: Target, num_clients: int, num_before: int) -> Tally:
     return tally
 
 
-async def open_loop(target: Target, rate: float, seconds: float, *, counts_until_end: bool = False) -> Tally:
+async def open_loop(
+    target: Target, rate: float, seconds: float, draw: random.Random | None = None, *, counts_until_end: bool = False
+) -> Tally:
     """``rate`` arrivals a second, at random times. ``counts_until_end``: what is answered later does not count."""
-    draw, tally, end = random.Random(7), Tally(), time.monotonic() + seconds
+    draw, tally, end = draw or random.Random(7), Tally(), time.monotonic() + seconds
     async with asyncio.TaskGroup() as group:
         while time.monotonic() < end:
             group.create_task(client(target, target.body(draw), tally, comes_again=False))

@@ -7,6 +7,7 @@ import math
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
+from gateway.admission import Demand
 from gateway.admission_body import glance
 from gateway.middleware import add_response_headers
 from gateway.responses import send_error
@@ -15,7 +16,7 @@ from gateway.schema.deadline import HEADER as DEADLINE_HEADER
 from gateway.schema.errors import from_exception
 from gateway.tenants import Tenant
 from gateway.visit import Visit
-from ipc.errors import CapacityError
+from ipc.errors import CapacityError, RequestError
 
 Handler = Callable[[Exchange], Awaitable[None]]
 
@@ -43,13 +44,26 @@ def admitted(handler: Handler, default_max_tokens: float = math.inf) -> Handler:
 
 
 async def _let_in(exchange: Exchange, tenant: Tenant, default_max_tokens: float) -> Visit:
-    """Raises CapacityError for who is to come later, EngineError (503) while nothing can be served."""
+    """Raises CapacityError for who is to come later, RequestError for who asks for too much at once, EngineError (503)
+    while nothing can be served."""
     state, headers = exchange.state, exchange.request.headers
     state.ready()
     await state.desk.check(tenant, _content_length(headers.get("content-length", "")))
     timeout = _seconds(headers.get(DEADLINE_HEADER, ""))
     demand = glance(await exchange.request.body(), default_max_tokens, timeout)
+    _check_size(demand, state.config.max_num_queued_reqs)
     return await state.desk.enter(tenant, demand)
+
+
+def _check_size(demand: Demand, num_places: int) -> None:
+    """Raises RequestError for what could not be let in even if nobody else were there: to come again is no use."""
+    if demand.num_sequences > num_places:
+        raise RequestError(
+            f"the request asks for {demand.num_sequences} sequences (prompts times n), and this server takes at most "
+            f"{num_places} in all (--max-num-queued-reqs)",
+            param="n" if demand.num_choices > 1 else "prompt",
+            code="too_many_sequences",
+        )
 
 
 def _seconds(text: str) -> float:

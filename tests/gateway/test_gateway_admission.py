@@ -27,6 +27,20 @@ def is_refusal(answer: AsgiCall) -> bool:
     return "x-request-id" in answer.headers
 
 
+def test_more_at_once_than_there_are_places(engine: FakeEngineClient) -> None:
+    """To come again would be no use: it is the client's to ask for less."""
+    app, state = made(engine, max_num_queued_reqs=4)
+    bodies = ((comp(n=5), "n"), (comp(["a", "b", "c"], n=2), "n"), (comp(["a"] * 5), "prompt"), (comp(best_of=5), "n"))
+    for body, param in bodies:
+        answer = call(app, COMP, body)
+        error = answer.json["error"]
+        assert (answer.status, error["code"], error["param"]) == (400, "too_many_sequences", param)
+        assert "at most 4" in error["message"]
+    assert call(app, CHAT, chat(n=5)).status == 400
+    assert call(app, COMP, comp(n=4)).status == 200
+    assert state.desk.front.admission.num_sequences == 0
+
+
 def test_a_full_queue(engine: FakeEngineClient) -> None:
     """n counts n; who left gives its places back; no refused request reaches the tokenizer, not even a bad one."""
     app, state = made(engine, max_num_queued_reqs=4)
