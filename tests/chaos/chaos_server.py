@@ -36,7 +36,7 @@ class ChaosServer(ServerProcess):
 
     def engine_pid(self) -> int | None:
         """The living engine, if there is one now."""
-        pids = [pid for pid in self.engine_pids() if _is_engine(pid)]
+        pids = [pid for pid in self.engine_pids() if runs(pid, b"engine_core")]
         return max(pids, default=None)
 
     def wait_engine(self, *, other_than: int | None = None) -> int:
@@ -122,9 +122,10 @@ def refusal(server: ServerProcess) -> httpx.Response:
     return server.http.post("/v1/completions", json={"prompt": "a", "max_tokens": 2})
 
 
-def _is_engine(pid: int) -> bool:
+def runs(pid: int, module: bytes) -> bool:
+    """Whether that process is one of that module."""
     try:
-        return b"engine_core" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return module in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
 
