@@ -22,7 +22,7 @@ from engine_core.kv_cache.manager import KVCacheManager
 from engine_core.request_builder import AddReader
 from engine_core.runner.input_builder import InputBuilder
 from engine_core.scheduler.scheduler import Scheduler, SchedulerLimits
-from engine_core.step import ModelRunnerOutput, SchedulerOutput, SequenceOutput, StepHandle
+from engine_core.step import ModelRunnerOutput, NameRange, SchedulerOutput, SequenceOutput, StepHandle
 from loadtest.figures import percentile, spread
 
 PROMPT_TOKENS = 128
@@ -83,6 +83,9 @@ class AnswerExecutor:
 
     def launch_sample(self, handle: StepHandle, masks: dict[int, bytes]) -> None:
         """Answers are there already."""
+
+    def name_ranges(self, name_range: NameRange | None) -> None:
+        """Nobody profiles it."""
 
     def shutdown(self) -> None:
         """Nothing runs."""

@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from engine_core.channel import Compiled, Inbound
+from engine_core.channel import Compiled, Inbound, ProfileNews
 from engine_core.core import EngineCore
 from engine_core.request_builder import RequestBuilder
 from ipc.codec import pack_ids
@@ -27,7 +27,7 @@ class LocalChannel:
         messages, self.inbox = self.inbox, []
         return messages
 
-    def post(self, owner: bytes, message: Compiled) -> None:
+    def post(self, owner: bytes, message: Compiled | ProfileNews) -> None:
         """A grammar, from the thread that compiled it."""
         self.inbox.append((owner, message))
 

@@ -26,6 +26,7 @@ from engine_core.models.decoder import DecoderModel
 from engine_core.models.identity import model_digest, num_token_ids
 from engine_core.models.loader import load_model
 from engine_core.numerics import numerics_id
+from engine_core.profiling import LoopProfiler
 from engine_core.request_builder import AddReader
 from engine_core.runner.memory import num_host_blocks, num_kv_blocks
 from engine_core.runner.model_runner import ModelRunner, RunnerSizes
@@ -36,6 +37,7 @@ from engine_core.scheduler.scheduler import Scheduler, SchedulerLimits
 from engine_core.step_cost import StepCost
 from engine_core.structured_output.backend import GrammarBackend
 from engine_core.structured_output.pool import GrammarPool
+from engine_core.torch_recorder import TorchRecorder
 from ipc.config import CacheConfig, EngineConfig, ModelConfig, StructuredOutputConfig
 from ipc.errors import ConfigError
 from ipc.journal import StepJournal
@@ -109,6 +111,7 @@ def build_engine(config: EngineConfig, channel: Channel) -> Engine:
     )
     limits = SchedulerLimits(sizes.max_num_seqs, sizes.max_num_batched_tokens, max_model_len, step_cost)
     scheduler = Scheduler(policy, kv, limits, time.monotonic_ns)
+    profiler = make_profiler(config, device, channel)
     core = EngineCore(
         scheduler,
         UniprocExecutor(runner, device),
@@ -119,7 +122,10 @@ def build_engine(config: EngineConfig, channel: Channel) -> Engine:
         beams=BeamSearches(scheduler, sizes.num_token_ids),
         grammars=make_grammars(config.structured_output, folder, architecture.vocab_size),
         journal=None if config.journal is None else StepJournal(Path(config.journal), limits.max_num_seqs),
+        profiler=profiler,
     )
+    if profiler is not None and config.profile.profile_step is not None:
+        profiler.arm(core, config.profile.profile_step)
     ready = Ready(
         protocol=PROTOCOL,
         incarnation=config.transport.incarnation,
@@ -157,6 +163,15 @@ def make_tiers(
             log.warning("no disk tier of the KV cache", reason=str(error))
     costs = TierCosts(config.preemption_mode, len(runner.host_block(0)), speed, step_cost)
     return HostTier(sizes.num_blocks, sizes.num_host_blocks, costs, disk)
+
+
+def make_profiler(config: EngineConfig, device: Device, channel: Channel) -> LoopProfiler | None:
+    """None where there is no folder for profiles."""
+    folder = config.profile.profile_dir
+    if folder is None:
+        return None
+    record = TorchRecorder(Path(folder), config.transport.incarnation, device.torch_device.type)
+    return LoopProfiler(record, channel.post, channel.send)
 
 
 def make_grammars(config: StructuredOutputConfig, folder: Path, vocab_size: int) -> GrammarPool:

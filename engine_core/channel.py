@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from engine_core.sequence import Grammar, GrammarError, Request
-from ipc.messages import Abort, Drain, Finish, ToGateway
+from ipc.messages import Abort, Drain, Finish, Profile, ToGateway
 from ipc.params import SamplingParams
 
 
@@ -30,7 +30,16 @@ class Compiled:
     result: Callable[[SamplingParams], Grammar] | GrammarError
 
 
-Inbound = tuple[bytes, Request | UnfitRequest | Compiled | Finish | Abort | Drain | GatewayGone]
+@dataclass(frozen=True, slots=True)
+class ProfileNews:
+    """``due``: a profile is to begin; ``full``: it is to end; ``written``: its files are there, unless ``error`` says
+    why not."""
+
+    what: Literal["due", "full", "written"]
+    error: str = ""
+
+
+Inbound = tuple[bytes, Request | UnfitRequest | Compiled | Finish | Abort | Drain | Profile | ProfileNews | GatewayGone]
 """(socket identity of the gateway, what it wants)"""
 
 
@@ -40,8 +49,8 @@ class Channel(Protocol):
     def receive(self, *, timeout: float | None) -> list[Inbound]:
         """Everything that has come; waits up to ``timeout`` seconds for the first (None: for ever, 0: not at all)."""
 
-    def post(self, owner: bytes, message: Compiled) -> None:
-        """From another thread to the loop: it comes like what gateways send."""
+    def post(self, owner: bytes, message: Compiled | ProfileNews) -> None:
+        """To the loop, from any thread: it comes like what gateways send."""
 
     def send(self, owner: bytes, message: ToGateway) -> None:
         """To one gateway."""

@@ -13,8 +13,9 @@ from itertools import chain
 from typing import Protocol
 
 from engine_core.beam import BeamSearches, wire_id
-from engine_core.channel import Channel, Compiled, GatewayGone, Inbound, UnfitRequest
+from engine_core.channel import Channel, Compiled, GatewayGone, Inbound, ProfileNews, UnfitRequest
 from engine_core.metrics import StepTimes
+from engine_core.profiling import NoProfiler, Profiler
 from engine_core.scheduler.outputs import Reply, make_output
 from engine_core.scheduler.scheduler import NeedsCommit, Scheduler, StepPlan
 from engine_core.sequence import Grammar, GrammarError, Request
@@ -33,6 +34,7 @@ from ipc.messages import (
     FinishReason,
     Output,
     Outputs,
+    Profile,
     WaitingRequest,
     WaitReason,
 )
@@ -74,6 +76,7 @@ class EngineCore:
         beams: BeamSearches,
         grammars: GrammarCompiler | None = None,
         journal: Journal | None = None,
+        profiler: Profiler | None = None,
     ) -> None:
         self.scheduler, self.executor, self.channel = scheduler, executor, channel
         self.times = StepTimes(clock)
@@ -86,6 +89,7 @@ class EngineCore:
         self._grammars = grammars
         self._compiling = Compiling()
         self._journal: Journal = NoJournal() if journal is None else journal
+        self._profiler: Profiler = NoProfiler(channel.send) if profiler is None else profiler
 
     @property
     def is_idle(self) -> bool:
@@ -112,6 +116,11 @@ class EngineCore:
         """What the last step launched was expected to take; 0 if that is not known. For any thread."""
         plan, cost = self.last_plan, self.scheduler.limits.step_cost
         return 0 if plan is None or cost is None else int(plan_seconds(plan.output, cost) * 1e9)
+
+    @property
+    def is_step_pending(self) -> bool:
+        """A step is launched that is not committed."""
+        return self._pending is not None
 
     @property
     def _has_step_to_do(self) -> bool:
@@ -238,6 +247,8 @@ class EngineCore:
                     self.scheduler.abort(request.request_id)
             case Drain():
                 self._is_draining = True
+            case Profile() | ProfileNews():
+                self._profiler.take(self, owner, message)
 
     def _take(self, request: Request) -> None:
         if any(request.request_id in known for known in (self.scheduler.requests, self._compiling, self._beams)):

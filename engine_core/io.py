@@ -15,7 +15,7 @@ import msgspec
 import structlog
 import zmq
 
-from engine_core.channel import Compiled, GatewayGone, Inbound
+from engine_core.channel import Compiled, GatewayGone, Inbound, ProfileNews
 from engine_core.progress import HowFar
 from engine_core.request_builder import RequestBuilder
 from ipc.codec import decode_for_engine, encode
@@ -60,8 +60,8 @@ class SocketThread:
         except queue.Empty:
             return messages
 
-    def post(self, owner: bytes, message: Compiled) -> None:
-        """From another thread to the busy loop."""
+    def post(self, owner: bytes, message: Compiled | ProfileNews) -> None:
+        """To the busy loop, from any thread."""
         self._inbox.put((owner, message))
 
     def send(self, owner: bytes, message: ToGateway) -> None:

@@ -6,6 +6,7 @@ Plain numbers for ``ipc.messages.Stats``; names and buckets of the exported metr
 from bisect import bisect_left
 from collections.abc import Callable
 from types import TracebackType
+from typing import Protocol
 
 from ipc.messages import STAGE_NS_BUCKETS, STEP_SEQUENCE_BUCKETS, STEP_TOKEN_BUCKETS
 
@@ -35,12 +36,32 @@ class Stopwatch:
         self._total_before = self.total_ns
 
 
+class StageTimer(Protocol):
+    """What ``Stopwatch`` is to those who use one."""
+
+    @property
+    def total_ns(self) -> int: ...
+
+    @property
+    def steps(self) -> list[int]: ...
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
+    def end_step(self) -> None: ...
+
+
 class StepTimes:
     """Phases of the loop, and how many tokens and sequences its steps computed."""
 
     def __init__(self, clock: Callable[[], int]) -> None:
-        self.schedule, self.launch = Stopwatch(clock), Stopwatch(clock)
-        self.wait, self.commit = Stopwatch(clock), Stopwatch(clock)
+        self.schedule: StageTimer = Stopwatch(clock)
+        self.launch: StageTimer = Stopwatch(clock)
+        self.wait: StageTimer = Stopwatch(clock)
+        self.commit: StageTimer = Stopwatch(clock)
         self.num_steps = 0
         self.num_tokens = self.num_sequences = 0
         self.steps_by_tokens = [0] * (len(STEP_TOKEN_BUCKETS) + 1)

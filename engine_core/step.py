@@ -5,7 +5,9 @@ executor may send them to another process. Those that exist once a sequence and 
 fifth of a dataclass's time, and invisible to the garbage collector.
 """
 
+from collections.abc import Callable
 from collections.abc import Sequence as ListOf
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -89,6 +91,10 @@ class ModelRunnerOutput:
     sequences: tuple[SequenceOutput, ...]
 
 
+NameRange = Callable[[str], AbstractContextManager[object]]
+"""What happens inside is of that name in a profile."""
+
+
 class StepHandle(Protocol):
     """A launched step."""
 
@@ -107,6 +113,9 @@ class Executor(Protocol):
 
     def copy_blocks(self, copies: tuple[tuple[int, int], ...]) -> None:
         """Make copies as those of a plan, behind all steps, and wait for them."""
+
+    def name_ranges(self, name_range: NameRange | None) -> None:
+        """A profile begins: the parts of each step launched from now on are named; None: it is over."""
 
     def shutdown(self) -> None:
         """Wait for what runs and let go of the device."""

@@ -16,7 +16,7 @@ from gateway.auth import ApiKeyMiddleware
 from gateway.middleware import BodyLimitMiddleware, ExchangeMiddleware
 from gateway.page_files import page_files
 from gateway.responses import JSON
-from gateway.routes import admin, chat_completions, completions, debug, drain, health, models, page, tokenize
+from gateway.routes import admin, chat_completions, completions, debug, drain, health, models, page, profile, tokenize
 from gateway.routes.admitted import admitted
 from gateway.routes.endpoint import Endpoint
 from gateway.schema.errors import from_exception, http_error
@@ -44,6 +44,8 @@ def create_app(state: GatewayState, lifespan: Lifespan | None = None) -> ASGIApp
             Endpoint(state, "/metrics", health.metrics, "GET").route(),
             Endpoint(state, "/admin/usage", admin.usage, "GET").route(),
             Endpoint(state, "/admin/drain", drain.drain, "POST").route(),
+            Endpoint(state, "/admin/profile/start", profile.start, "POST").route(),
+            Endpoint(state, "/admin/profile/stop", profile.stop, "POST").route(),
             Endpoint(state, "/debug/requests", debug.requests, "GET").route(),
             Endpoint(state, "/version", health.version, "GET").route(),
             *(Endpoint(state, path, page.page, "GET").route() for path in page_files()),

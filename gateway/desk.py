@@ -10,13 +10,14 @@ import msgspec
 
 from gateway.admission import Admission, AdmissionMetrics, Demand
 from gateway.admission_forecast import QueueLimits
+from gateway.profile_questions import ProfileQuestions
 from gateway.request_view import RequestView, encode_view, summarize
 from gateway.tenant_usage import Usage
 from gateway.tenants import Tenant, Tenants
 from gateway.visit import LocalVisit, Visit
 from ipc.config import GatewayConfig
 from ipc.errors import CapacityError
-from ipc.messages import Ready, Stats
+from ipc.messages import Profile, Profiled, Ready, Stats
 
 
 class DeskMetrics(AdmissionMetrics, Protocol):
@@ -38,6 +39,9 @@ class DeskClient(Protocol):
 
     @property
     def num_in_flight(self) -> int: ...
+
+    @property
+    def profiles(self) -> ProfileQuestions: ...
 
     def check_outage(self) -> None: ...
 
@@ -71,6 +75,9 @@ class Desk(Protocol):
 
     async def drain(self) -> int:
         """Take no new requests. How many are in flight."""
+
+    async def profile(self, message: Profile) -> Profiled:
+        """What the engine says to it, or why it cannot."""
 
 
 class TenantUsage(msgspec.Struct):
@@ -190,6 +197,10 @@ class FrontDesk:
         self.is_draining = True
         return self._client.num_in_flight
 
+    async def profile(self, message: Profile) -> Profiled:
+        """See ``Desk``."""
+        return await self._client.profiles.ask(message)
+
 
 class LocalDesk:
     """``FrontDesk`` for a gateway in the same process: nothing has to be waited for."""
@@ -229,6 +240,10 @@ class LocalDesk:
     async def drain(self) -> int:
         """See ``Desk``."""
         return self.front.drain()
+
+    async def profile(self, message: Profile) -> Profiled:
+        """See ``Desk``."""
+        return await self.front.profile(message)
 
 
 def _with_limits(error: CapacityError, tenant: Tenant) -> CapacityError:

@@ -15,6 +15,7 @@ from gateway.deadline_alarm import DeadlineAlarm
 from gateway.engine_stream import EngineStream, GenerationRequest
 from gateway.flight import Flight
 from gateway.notifier import Notifier
+from gateway.profile_questions import ProfileQuestions
 from gateway.quarantine import Quarantine, Verdict
 from gateway.request_view import EngineView, RequestView, view_request, waits_of
 from ipc.errors import EngineError
@@ -29,6 +30,8 @@ from ipc.messages import (
     FinishReason,
     Output,
     Outputs,
+    Profile,
+    Profiled,
     Ready,
     Refused,
     Stats,
@@ -80,6 +83,7 @@ class EngineClient:
         self.loop = loop
         self.num_resumed = 0  # requests that another engine had begun
         self.last_beat: Beat | None = None
+        self.profiles = ProfileQuestions(self._ask_profile)
         self._on_stats, self._on_ready = on_stats, on_ready
         self._connection: Connection | None = None
         self._ready: Ready | None = None
@@ -164,6 +168,7 @@ class EngineClient:
         if self._is_connected:
             self._lost_ns = self._clock()
         self._connection, self._is_connected, self._why_lost = None, False, "it died"
+        self.profiles.lose("the engine died, and its profile is lost")
         self._left.clear()
         for stream in list(self._streams.values()):
             self._settle(stream, stream.flight.what_was_over())
@@ -196,6 +201,7 @@ class EngineClient:
         self._connection = self._ready = None
         self._is_connected = False
         self._why_not_ready = (error.message, error.code)
+        self.profiles.lose(error.message)
         self._left.clear()
         self._alarm.set(())
         for request_id in list(self._streams):
@@ -240,7 +246,12 @@ class EngineClient:
         """Tell the engine to end when its last request is done."""
         self.send(Drain())
 
-    def send(self, message: Add | Finish | Abort | Drain) -> None:
+    def _ask_profile(self, message: Profile) -> bool:
+        if self._is_connected:
+            self.send(message)
+        return self._is_connected
+
+    def send(self, message: Add | Finish | Abort | Drain | Profile) -> None:
         """To the engine, if there is one: what is for a dead engine concerns nobody."""
         if self._connection is not None:
             self._connection.send(message)
@@ -267,6 +278,8 @@ class EngineClient:
                 self._report = message
                 self._num_reports += 1
                 self._on_stats(message)
+            case Profiled():
+                self.profiles.receive(message)
             case Ready():
                 self._take_over(message)
 

@@ -5,12 +5,15 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import msgspec
+
 from gateway.admission import Demand, Progress
 from gateway.tenant_usage import Bill
 from gateway.tenants import Headers, Tenant
 from gateway.visit import Visit
 from ipc.desk import Answer, Check, Close, Enter, Entered, FromDesk, Leave, Outage, Question, ToDesk, TurnedAway
 from ipc.errors import CapacityError, EngineError
+from ipc.messages import Profile, Profiled
 
 LONG_BODY = 64 * 1024
 """Bytes from which on a body is not even read where the desk would turn the request away anyhow; shorter ones are not
@@ -97,8 +100,12 @@ class RemoteDesk:
         self._is_draining = True
         return int(await self._ask_about("drain"))
 
-    async def _ask_about(self, what: str) -> bytes:
-        answer = await self._ask(Question(next(self._numbers), what))
+    async def profile(self, message: Profile) -> Profiled:
+        """See ``gateway.desk.Desk``."""
+        return msgspec.msgpack.decode(await self._ask_about("profile", message), type=Profiled)
+
+    async def _ask_about(self, what: str, message: Profile | None = None) -> bytes:
+        answer = await self._ask(Question(next(self._numbers), what, message))
         assert isinstance(answer, Answer)
         return answer.body
 

@@ -180,6 +180,18 @@ class ObservabilityConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     ] = False
 
 
+class ProfileConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Profiles of the engine."""
+
+    profile_dir: Annotated[
+        str | None,
+        Meta(description="Folder that profiles of the engine are written to; default: none can be made."),
+    ] = None
+    profile_step: Annotated[
+        int | None, Meta(description="Profile this step, counted from 1, of the first engine; needs --profile-dir.")
+    ] = None
+
+
 class TransportConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where an engine incarnation listens. CURVE keys are Z85 text and only for tcp."""
 
@@ -196,6 +208,7 @@ class EngineConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     cache: CacheConfig = CacheConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
     structured_output: StructuredOutputConfig = StructuredOutputConfig()
+    profile: ProfileConfig = ProfileConfig()
     transport: TransportConfig
     journal: str | None = None  # file that says whose step runs; it does not exist yet
     step_seconds: tuple[float, ...] = ()  # floor, row, sequence, context, as timed by an engine before this one

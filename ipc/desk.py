@@ -6,7 +6,7 @@ questions with answers.
 
 import msgspec
 
-from ipc.messages import ToEngine, ToGateway
+from ipc.messages import Profile, ToEngine, ToGateway
 
 MetricValues = tuple[tuple[str, tuple[str, ...], tuple[float, ...]], ...]
 """(instrument, label values, numbers) of ``observability.families``."""
@@ -46,10 +46,11 @@ class Leave(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=42):
 
 
 class Question(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=43):
-    """``about``: metrics, usage, requests or drain. Answered by ``Answer``."""
+    """``about``: metrics, usage, requests, drain or profile. Answered by ``Answer``."""
 
     number: int
     about: str
+    message: Profile | None = None  # about profile: what the engine is told; the answer is its ``Profiled``
 
 
 class Report(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=44):

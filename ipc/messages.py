@@ -127,6 +127,14 @@ class Drain(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=5):
     """Take no new requests; end the process when the last one is done."""
 
 
+class Profile(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=6):
+    """``action``: start or stop. Answered by ``Profiled``, the stop when the files are written."""
+
+    number: int  # of the question, the gateway's own
+    action: str
+    num_steps: int = 0  # after which it ends by itself; 0: as many as there may be
+
+
 # ---- engine to gateway
 
 
@@ -251,15 +259,31 @@ class Stats(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=22):
     launch_steps: tuple[int, ...] = ()
     wait_steps: tuple[int, ...] = ()
     commit_steps: tuple[int, ...] = ()
-    kv_evictions: int = 0  # blocks with a prefix that were given new contents
+    kv_evictions_device_full: int = 0  # blocks with a prefix that were given new contents
     cpu_ns: int = 0  # of the process
     memory_bytes: int = 0  # resident
     waiting_requests: tuple[WaitingRequest, ...] = ()  # of which no choice runs
+    kv_evictions_host_full: int = 0  # likewise; of the disk: files that made room
+    kv_evictions_disk_full: int = 0
 
+
+class Profiled(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=23):
+    """A profile has begun, and ends after so many steps or seconds at the latest; or was written, and had so many."""
+
+    number: int
+    code: str = ""  # of an error: no_profile_dir, conflict or failed
+    error: str = ""  # for people
+    files: tuple[str, ...] = ()
+    num_steps: int = 0
+    seconds: float = 0.0
+
+
+MOST_PROFILED_STEPS = 1000
+"""In one profile: some hundred operations each, and 250 bytes or so for each of them."""
 
 STEP_SEQUENCE_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 STAGE_NS_BUCKETS = tuple(digit * 10**power for power in range(4, 10) for digit in (1, 2, 5))  # 10 us to 5 s
 STEP_TOKEN_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
-ToEngine = Hello | Add | Finish | Abort | Drain
-ToGateway = Ready | Accepted | Refused | Failed | Outputs | Beat | Stats
+ToEngine = Hello | Add | Finish | Abort | Drain | Profile
+ToGateway = Ready | Accepted | Refused | Failed | Outputs | Beat | Stats | Profiled

@@ -7,6 +7,7 @@ bit: not on T, on neighbours, on chunking, on the number of threads.
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import IntEnum
 from importlib import import_module
@@ -143,6 +144,9 @@ class Program(Protocol):
 
     def __call__(self, counts: dict[Count, int]) -> None:
         """Run the recorded operations in order, as one call without the GIL."""
+
+    def by_operation(self, name_range: Callable[[str], AbstractContextManager[object]]) -> "Program":
+        """The same program, each of its operations a call of its own inside ``name_range(NAME)``: for profiles."""
 
 
 Quantization = Literal["int8", "int4"]

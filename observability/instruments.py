@@ -43,6 +43,7 @@ DEADLINE_STAGES = ("queued", "running")
 PREEMPTION_KINDS = ("swap", "recompute")
 COPY_DIRECTIONS = ("out", "in")
 KV_TIERS = ("host", "disk")
+EVICTION_REASONS = ("device_full", "host_full", "disk_full")
 STAGES = ("schedule", "launch", "wait", "commit")
 
 

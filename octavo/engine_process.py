@@ -10,6 +10,7 @@ from ipc.config import (
     LogFormat,
     LogLevel,
     ModelConfig,
+    ProfileConfig,
     SchedulerConfig,
     StructuredOutputConfig,
     TransportConfig,
@@ -43,6 +44,7 @@ def make_engine_config(
     *,
     directory: SocketDirectory,
     incarnation: int,
+    profile: ProfileConfig = ProfileConfig(),  # noqa: B008 - immutable
     step_seconds: tuple[float, ...] = (),
     log_level: LogLevel,
     log_format: LogFormat = "console",
@@ -55,6 +57,7 @@ def make_engine_config(
         cache=cache,
         scheduler=scheduler,
         structured_output=structured_output,
+        profile=profile,
         transport=transport,
         step_seconds=step_seconds,
         journal=str(directory.path / f"journal-{incarnation}"),

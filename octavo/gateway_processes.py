@@ -7,7 +7,7 @@ import asyncio
 import itertools
 import math
 import socket
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,7 +35,7 @@ from ipc.desk import (
     Unusable,
 )
 from ipc.errors import ConfigError, EngineError
-from ipc.messages import Hello, Ready
+from ipc.messages import Hello, Profile, Ready
 from observability.metrics import Metrics
 from octavo.child_process import ChildProcess
 from octavo.connection_passing import ConnectionDealer, make_channel, receive_connections
@@ -303,9 +303,18 @@ class GatewayProcesses:
                 self.close()
                 self._socket.send(member.identity, Answer(question.number, str(num_in_flight).encode()))
             case "metrics":
-                task = asyncio.create_task(self._send_metrics(member, question.number))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self._begin(self._send_metrics(member, question.number))
+            case "profile" if question.message is not None:
+                self._begin(self._send_profile(member, question.number, question.message))
+
+    def _begin(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _send_profile(self, asker: Member, number: int, message: Profile) -> None:
+        answer = await self._desk.profile(message)
+        self._socket.send(asker.identity, Answer(number, msgspec.msgpack.encode(answer)))
 
     async def _send_metrics(self, asker: Member, number: int) -> None:
         """What all have counted by now."""

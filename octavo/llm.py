@@ -88,6 +88,7 @@ class LLM:
                 config.structured_output,
                 directory=self._directory,
                 incarnation=1,
+                profile=config.profile,
                 log_level=gateway.log_level,
             )
             self._run(self._start(engine_config))

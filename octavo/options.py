@@ -21,6 +21,7 @@ from ipc.config import (
     GatewayConfig,
     ModelConfig,
     ObservabilityConfig,
+    ProfileConfig,
     SchedulerConfig,
     StructuredOutputConfig,
     TenantConfig,
@@ -39,6 +40,7 @@ SECTIONS: dict[type[Struct], str] = {
     StructuredOutputConfig: "Structured output",
     FaultConfig: "Faults",
     ObservabilityConfig: "Observability",
+    ProfileConfig: "Profiles",
 }
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)(i?[bB])?", re.ASCII)
 _INT64_MAX = 2**63 - 1
@@ -57,6 +59,7 @@ class ServeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     faults: FaultConfig = FaultConfig()
     gateway: GatewayConfig = GatewayConfig()
     observability: ObservabilityConfig = ObservabilityConfig()
+    profile: ProfileConfig = ProfileConfig()
     tenants: tuple[TenantConfig, ...] = ()
 
     @property
@@ -201,6 +204,7 @@ def build_serve_config(model: str, values: Mapping[str, Any]) -> ServeConfig:
         faults=FaultConfig(**parts[FaultConfig]),
         gateway=GatewayConfig(**parts[GatewayConfig]),
         observability=ObservabilityConfig(**parts[ObservabilityConfig]),
+        profile=ProfileConfig(**parts[ProfileConfig]),
     )
     _check_engine(config)
     _check_gateway(config.gateway)
@@ -227,6 +231,7 @@ def _check_engine(config: ServeConfig) -> None:
         "--kv-cache-memory-bytes": config.cache.kv_cache_memory_bytes,
         "--kv-disk-bytes": config.cache.kv_disk_bytes,
         "--max-num-batched-tokens": config.scheduler.max_num_batched_tokens,
+        "--profile-step": config.profile.profile_step,
     }
     for flag, value in positive.items():
         if value is not None and value < 1:
@@ -234,6 +239,7 @@ def _check_engine(config: ServeConfig) -> None:
     if config.cache.num_kv_blocks is not None and config.cache.kv_cache_memory_bytes is not None:
         raise ConfigError("--num-kv-blocks and --kv-cache-memory-bytes both say how large the KV cache is: give one")
     _check_kv_tiers(config.cache)
+    _check_profile(config.profile)
     # The engine knows which policies there are; here only what could never be a module's name.
     if not re.fullmatch(r"[a-z][a-z0-9_]*", config.scheduler.scheduling_policy):
         raise ConfigError(f"--scheduling-policy: {config.scheduler.scheduling_policy!r} is not a policy's name")
@@ -252,6 +258,17 @@ def _check_kv_tiers(cache: CacheConfig) -> None:
         raise ConfigError("--kv-disk-path: must be a path")
     elif not cache.enable_prefix_caching:
         raise ConfigError("--kv-disk-path: without --enable-prefix-caching there is nothing to keep")
+
+
+def _check_profile(profile: ProfileConfig) -> None:
+    folder = profile.profile_dir
+    if folder is None:
+        if profile.profile_step is not None:
+            raise ConfigError("--profile-step: says what to profile, but not where to write it: give --profile-dir")
+    elif not folder.strip() or "\0" in folder:
+        raise ConfigError("--profile-dir: must be a path")
+    elif Path(folder).exists() and not Path(folder).is_dir():
+        raise ConfigError(f"--profile-dir: {folder} is not a folder")
 
 
 def _check_gateway(gateway: GatewayConfig) -> None:

@@ -142,6 +142,10 @@ class Supervisor:
             config.structured_output,
             directory=self._directory,
             incarnation=incarnation,
+            # A step that was asked for by its number is the first engine's.
+            profile=msgspec.structs.replace(config.profile, profile_step=None)
+            if self._client.is_ready
+            else config.profile,
             step_seconds=self._client.ready.step_seconds if self._client.is_ready else (),
             log_level=config.gateway.log_level,
             log_format=config.observability.log_format,

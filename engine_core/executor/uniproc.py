@@ -5,7 +5,8 @@ from functools import partial
 from engine_core.device.queue import Device, Result
 from engine_core.runner.forward_batch import ForwardBatch
 from engine_core.runner.model_runner import ForwardResult, ModelRunner
-from engine_core.step import ModelRunnerOutput, SchedulerOutput, StepHandle
+from engine_core.runner.named_runner import NamedRunner, Runner
+from engine_core.step import ModelRunnerOutput, NameRange, SchedulerOutput, StepHandle
 from kernels.ops import Samples
 
 __all__ = ["UniprocExecutor"]
@@ -14,7 +15,7 @@ __all__ = ["UniprocExecutor"]
 class UniprocHandle:
     """A launched step; sampled already, or after ``launch_sample``."""
 
-    def __init__(self, runner: ModelRunner, batch: ForwardBatch, forward: Result[ForwardResult]) -> None:
+    def __init__(self, runner: Runner, batch: ForwardBatch, forward: Result[ForwardResult]) -> None:
         self.batch, self.forward = batch, forward
         self.samples: Result[Samples] | None = None
         self._runner = runner
@@ -31,7 +32,8 @@ class UniprocExecutor:
     """One runner on one device."""
 
     def __init__(self, runner: ModelRunner, device: Device) -> None:
-        self.runner, self.device = runner, device
+        self.runner: Runner = runner
+        self.device, self._plain_runner = device, runner
 
     def launch(self, plan: SchedulerOutput) -> UniprocHandle:
         """Start a step; it is sampled at once unless a row waits for the commit before it."""
@@ -50,6 +52,12 @@ class UniprocExecutor:
     def copy_blocks(self, copies: tuple[tuple[int, int], ...]) -> None:
         """Copies without a step."""
         self.device.launch(partial(self.runner.copy_blocks, copies)).result()
+
+    def name_ranges(self, name_range: NameRange | None) -> None:
+        """See ``engine_core.step.Executor``."""
+        plain = self._plain_runner
+        plain.name_ranges(name_range)
+        self.runner = plain if name_range is None else NamedRunner(plain, name_range)
 
     def shutdown(self) -> None:
         """Wait for what runs."""

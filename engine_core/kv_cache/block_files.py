@@ -32,7 +32,7 @@ class BlockFiles:
     """Files below ``folder``, at most ``max_bytes`` of them. Raises OSError if they cannot be listed."""
 
     def __init__(self, folder: Path, numerics_id: str, max_bytes: int) -> None:
-        self.num_bytes = self.num_corrupt = self._num_unscanned = 0
+        self.num_bytes = self.num_corrupt = self.num_evicted = self._num_unscanned = 0
         self._root, self._max_bytes, self._numerics_id = folder, max_bytes, numerics_id
         self._sizes: OrderedDict[str, int] = OrderedDict()  # by path below the folder, the least recently used first
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # KV gives away what users wrote
@@ -110,6 +110,7 @@ class BlockFiles:
     def _make_room(self, num_bytes: int) -> None:
         while self._sizes and self.num_bytes + num_bytes > self._max_bytes:
             self._remove(next(iter(self._sizes)))
+            self.num_evicted += 1
 
     def _remove(self, name: str) -> None:
         self._forget(name)

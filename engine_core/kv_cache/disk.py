@@ -40,6 +40,10 @@ class Disk(Protocol):
         """Files so far that were not what they should have been."""
 
     @property
+    def num_evicted(self) -> int:
+        """Files so far that made room for others."""
+
+    @property
     def num_errors(self) -> int:
         """Orders so far that the system refused."""
 
@@ -50,7 +54,7 @@ class Disk(Protocol):
 class NoDisk:
     """Implements ``Disk``: holds nothing, and is never given an order to read."""
 
-    num_bytes = num_corrupt = num_errors = 0
+    num_bytes = num_corrupt = num_evicted = num_errors = 0
 
     def __contains__(self, block_hash: object) -> bool:
         return False

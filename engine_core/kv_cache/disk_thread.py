@@ -49,6 +49,11 @@ class DiskThread:
         """Files so far that were not what they should have been."""
         return self._files.num_corrupt
 
+    @property
+    def num_evicted(self) -> int:
+        """Files so far that made room for others."""
+        return self._files.num_evicted
+
     def __contains__(self, block_hash: object) -> bool:
         return block_hash in self._files
 

@@ -38,6 +38,7 @@ class HostTier:
         self._from_disk: set[Block] = set()  # read and not used yet
         self._num_private = 0  # held blocks that nobody can find: the last one of a sequence
         self._blocks_out = self._blocks_in = 0
+        self._evictions = 0  # published blocks that were given new contents
         self._host_hit_tokens = self._disk_hit_tokens = 0
 
     # ---- what is there
@@ -62,6 +63,8 @@ class HostTier:
             disk_bytes=self._disk.num_bytes,
             corrupt_files=self._disk.num_corrupt,
             disk_errors=self._disk.num_errors,
+            host_evictions=self._evictions,
+            disk_evictions=self._disk.num_evicted,
         )
 
     @property
@@ -227,3 +230,4 @@ class HostTier:
         self._from_disk.discard(block)
         self._to_write.pop(block, None)
         self.cache.evict(block)
+        self._evictions += 1

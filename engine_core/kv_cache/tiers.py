@@ -33,6 +33,8 @@ class TierUse:
     disk_bytes: int = 0
     corrupt_files: int = 0
     disk_errors: int = 0
+    host_evictions: int = 0
+    disk_evictions: int = 0
 
 
 class KVTiers(Protocol):

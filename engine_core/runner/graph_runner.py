@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from engine_core.models.decoder import DecoderModel
+from engine_core.step import NameRange
 from kernels.ops import RECORDED_ROWS, AttentionBatch, Count, KVLayout, Program
 
 
@@ -56,12 +57,18 @@ class GraphRunner:
             Count.SEQUENCES: sizes.max_sequences,
             Count.SAMPLED_ROWS: max_sampled,
         }
-        self._program: Program | None = model.ops.record(self._trace, most)
+        self._recorded: Program | None = model.ops.record(self._trace, most)
+        self._program = self._recorded
 
     @property
     def num_done(self) -> int:
         """Moves while a step makes progress; read by another thread."""
         return self._num_eager if self._program is None else self._program.num_done
+
+    def name_ranges(self, name_range: NameRange | None) -> None:
+        """See ``engine_core.step.Executor``. What runs operations one by one shows them anyway."""
+        if self._recorded is not None:
+            self._program = self._recorded if name_range is None else self._recorded.by_operation(name_range)
 
     def __call__(self, inputs: GraphInputs) -> tuple[Tensor, Tensor]:
         if self._program is None:
@@ -69,8 +76,9 @@ class GraphRunner:
             self._num_eager += self._model.num_layers
             return hidden, self._logits(hidden, inputs.sample_indices)
         counts = self._copy(inputs)
-        self._program(counts)
-        hidden, logits = self._program.outputs
+        program = self._program
+        program(counts)
+        hidden, logits = program.outputs
         return hidden[: counts[Count.ROWS]], logits[: counts[Count.SAMPLED_ROWS]]
 
     def _copy(self, inputs: GraphInputs) -> dict[Count, int]:

@@ -19,7 +19,7 @@ from engine_core.runner.forward_batch import ForwardBatch, PromptLogprobRows
 from engine_core.runner.graph_runner import GraphInputs, GraphRunner, GraphSizes
 from engine_core.runner.input_builder import InputBuilder
 from engine_core.runner.slot_state import SlotState
-from engine_core.step import ModelRunnerOutput, SchedulerOutput, SequenceOutput
+from engine_core.step import ModelRunnerOutput, NameRange, SchedulerOutput, SequenceOutput
 from ipc.codec import join_logprobs
 from ipc.messages import TokenLogprobs
 from kernels.ops import AttentionBatch, KVLayout, Logprobs, Samples
@@ -74,6 +74,10 @@ class ModelRunner:
     def num_layers_done(self) -> int:
         """Moves while there is progress; read by another thread."""
         return self._graph.num_done
+
+    def name_ranges(self, name_range: NameRange | None) -> None:
+        """See ``engine_core.step.Executor``; for the model's operations."""
+        self._graph.name_ranges(name_range)
 
     def copy_blocks(self, copies: Iterable[tuple[int, int]]) -> None:
         """Device: as a plan's ``block_copies``."""

@@ -6,7 +6,10 @@ each output gets its place in one arena, sized for the most rows, shared where l
 
 import ctypes
 from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,6 +18,8 @@ from kernels.native.library import Library
 from kernels.ops import RECORDED_ROWS, Count, Trace
 
 ALIGNMENT = 64
+
+NameRange = Callable[[str], AbstractContextManager[object]]
 
 
 class Rows(ctypes.Structure):
@@ -151,6 +156,26 @@ class NativeProgram:
         """Calls of one run."""
         return len(self._instructions)
 
+    def by_operation(self, name_range: NameRange) -> "OperationsOfProgram":
+        """See ``kernels.ops.Program``."""
+        names = [name.removeprefix("octavo_") for name, _, _ in self._recording.calls]
+        return OperationsOfProgram(self, names, name_range)
+
+    def run_alone(self, counts: dict[Count, int]) -> Iterator[Callable[[], None]]:
+        """For each instruction what runs it, to be called in order."""
+        for count, value in counts.items():
+            self._values[count] = value
+        first, patches, num_patches = ctypes.addressof(self._instructions), ctypes.addressof(self._patches), 0
+        num_patches = len(self._patches)
+        for index in range(self.num_instructions):
+            one = _ProgramStruct(first + index * ctypes.sizeof(_Instruction), 1, patches, num_patches, 0)
+            num_patches = 0  # they are made
+            yield partial(self._run_one, one)
+
+    def _run_one(self, one: _ProgramStruct) -> None:
+        self._run(ctypes.byref(one), self._values)
+        self._struct.num_done += 1
+
     def __call__(self, counts: dict[Count, int]) -> None:
         """Run every instruction in order; inputs are where they were when it was recorded."""
         for count, value in counts.items():
@@ -175,6 +200,29 @@ class NativeProgram:
         start = base - self._arena.data_ptr() + buffer.offset
         part = self._arena[start : start + buffer.row_bytes * most[buffer.count]]
         return part.view(output.dtype).view(most[buffer.count], *output.shape[1:])
+
+
+class OperationsOfProgram:
+    """A ``NativeProgram`` whose operations are calls of their own, each of a name."""
+
+    def __init__(self, program: NativeProgram, names: list[str], name_range: NameRange) -> None:
+        self.outputs = program.outputs
+        self._program, self._names, self._name_range = program, names, name_range
+
+    @property
+    def num_done(self) -> int:
+        """As the program's."""
+        return self._program.num_done
+
+    def by_operation(self, name_range: NameRange) -> "OperationsOfProgram":
+        """See ``kernels.ops.Program``."""
+        return self._program.by_operation(name_range)
+
+    def __call__(self, counts: dict[Count, int]) -> None:
+        """As the program's."""
+        for name, run in zip(self._names, self._program.run_alone(counts), strict=True):
+            with self._name_range(name):
+                run()
 
 
 def _place(buffers: list[_Buffer], most: dict[Count, int]) -> int:

@@ -92,8 +92,8 @@ BLOCK_POOL = Row(
         graph(
             "Evictions",
             "suffix: blocks/s",
-            Query("sum(rate(octavo:kv_block_evictions_total{$s}[$i]))", "blocks given new contents"),
-            note="Blocks with a known prefix that another request needed. Many, and few hits: the pool is small.",
+            Query("sum by (reason) (rate(octavo:kv_block_evictions_total{$s}[$i]))", "{{reason}}"),
+            note="Blocks with a known prefix whose room was needed, by tier. Many, and few hits: that tier is small.",
         ),
         graph(
             "Preemptions by kind",

@@ -11,11 +11,12 @@ from step_checks import check_blocks_and_slots, check_plan, live_sequences
 
 from engine_core import registry
 from engine_core.beam import BeamSearches
-from engine_core.channel import Compiled, GatewayGone, Inbound
+from engine_core.channel import Compiled, GatewayGone, Inbound, ProfileNews
 from engine_core.core import EngineCore
 from engine_core.kv_cache.host_tier import HostTier
 from engine_core.kv_cache.manager import KVCacheManager
 from engine_core.kv_cache.tier_costs import PreemptionMode, TierCosts
+from engine_core.profiling import LoopProfiler, Recorder
 from engine_core.request_builder import AddReader
 from engine_core.scheduler.scheduler import Scheduler, SchedulerLimits
 from engine_core.sequence import GrammarError
@@ -23,7 +24,7 @@ from engine_core.step import SchedulerOutput
 from engine_core.step_cost import StepCost
 from engine_core.structured_output.pool import GrammarFactory
 from ipc.codec import pack_ids
-from ipc.messages import Abort, Accepted, Add, Drain, Failed, Finish, ToGateway
+from ipc.messages import Abort, Accepted, Add, Drain, Failed, Finish, Profiled, ToGateway
 from ipc.params import BeamParams, SamplingParams
 
 GATEWAY = b"gateway"
@@ -60,7 +61,7 @@ class FakeChannel:
         messages, self.inbox = self.inbox, []
         return messages
 
-    def post(self, owner: bytes, message: Compiled) -> None:
+    def post(self, owner: bytes, message: Compiled | ProfileNews) -> None:
         self.inbox.append((owner, message))
 
     def send(self, owner: bytes, message: ToGateway) -> None:
@@ -102,9 +103,9 @@ def make_clock() -> Callable[[], int]:
 
 
 class CoreHarness:
-    """Checks every plan, step and message; a ledger for each gateway."""
+    """Checks every plan, step and message; a ledger for each gateway. ``record``: makes profiles."""
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: Sizes, record: Recorder | None = None) -> None:
         self.sizes = sizes
         self.disk = FakeDisk(lambda index: self.device.kv[sizes.num_blocks + index]) if sizes.has_disk else None
         self.tiers: HostTier | None = None
@@ -131,6 +132,7 @@ class CoreHarness:
         )
         self.channel = FakeChannel()
         self.grammars = FakeGrammars()
+        self.profiler = None if record is None else LoopProfiler(record, self.channel.post, self.channel.send)
         self.core = EngineCore(
             self.scheduler,
             self.device,
@@ -140,6 +142,7 @@ class CoreHarness:
             clock=clock,
             beams=BeamSearches(self.scheduler, VOCAB_SIZE),
             grammars=self.grammars,
+            profiler=self.profiler,
         )
         self.read = AddReader(VOCAB_SIZE, self.kv.extend_hashes)
         self.is_broken = False
@@ -176,10 +179,10 @@ class CoreHarness:
         self.core.step()
         sent, self.channel.sent = self.channel.sent, []
         for owner, message in sent:
-            if owner in self.ledgers:
+            if owner in self.ledgers and not isinstance(message, Profiled):
                 self.ledgers[owner].take(message)
             else:  # it is gone: this was said before the engine knew
-                assert isinstance(message, Accepted | Failed)
+                assert isinstance(message, Accepted | Failed | Profiled)
         check_blocks_and_slots(self.scheduler)
         self._check_published()
         self.is_broken = False

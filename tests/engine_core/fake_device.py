@@ -12,6 +12,7 @@ from fake_model import NO_PREFIX, breaks_here, draw, extend, most_likely, read_m
 
 from engine_core.step import (
     ModelRunnerOutput,
+    NameRange,
     ScheduledSequence,
     SchedulerOutput,
     SequenceOutput,
@@ -66,6 +67,7 @@ class FakeDevice:
         self.masks_seen: list[dict[int, bytes]] = []
         self.num_tokens_computed = 0
         self.is_shut_down = False
+        self.name_range: NameRange | None = None
         self._on_launch, self._owner_of_slot = on_launch, owner_of_slot
 
     # ---- Executor
@@ -85,6 +87,9 @@ class FakeDevice:
         handle.is_sample_launched = True
         self.masks_seen.append(masks)
         self.queue.append(lambda: self._sample(handle, masks))
+
+    def name_ranges(self, name_range: NameRange | None) -> None:
+        self.name_range = name_range
 
     def copy_blocks(self, copies: tuple[tuple[int, int], ...]) -> None:
         while self.queue:

@@ -15,7 +15,7 @@ class FakeDisk:
     """Implements ``Disk``. ``memory(index)`` is a host block's contents, a list. ``is_broken``: everything fails."""
 
     def __init__(self, memory: Callable[[int], list[object]]) -> None:
-        self.num_bytes = self.num_corrupt = self.num_errors = 0
+        self.num_bytes = self.num_corrupt = self.num_evicted = self.num_errors = 0
         self.contents: dict[bytes, list[object]] = {}
         self.orders: deque[tuple[bytes, int, bool]] = deque()
         self.done: list[DiskDone] = []

@@ -1,7 +1,9 @@
 """Contract 1: a request's tokens and log-probabilities depend on the request alone, bit for bit."""
 
+import gzip
 import json
 import random
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -13,12 +15,12 @@ import transformers
 from msgspec import structs
 
 from engine_core.build import Engine, build_engine
-from engine_core.channel import Compiled, Inbound
+from engine_core.channel import Compiled, Inbound, ProfileNews
 from engine_core.kv_cache.tiers import KVTiers
 from engine_core.models.dummy import DummyWeights
 from ipc.codec import pack_ids, unpack_floats, unpack_ids
-from ipc.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig, TransportConfig
-from ipc.messages import Abort, Add, Failed, FinishReason, Outputs, ToGateway
+from ipc.config import CacheConfig, EngineConfig, ModelConfig, ProfileConfig, SchedulerConfig, TransportConfig
+from ipc.messages import Abort, Add, Failed, FinishReason, Outputs, Profile, Profiled, ToGateway
 from ipc.params import BeamParams, SamplingParams
 from kernels.native import create as create_native
 from kernels.native.build import NativeUnavailable, find_compiler
@@ -60,7 +62,7 @@ class MemoryChannel:
         inbox, self.inbox = self.inbox, []
         return inbox
 
-    def post(self, owner: bytes, message: Compiled) -> None:
+    def post(self, owner: bytes, message: Compiled | ProfileNews) -> None:
         self.inbox.append((owner, message))
 
     def send(self, owner: bytes, message: ToGateway) -> None:
@@ -80,7 +82,15 @@ class Harness:
     On one thread: steps are so small that a second one would mostly be waited for, above all beside other processes.
     """
 
-    def __init__(self, folder: Path, arithmetic: str, *, num_threads: int = 1, **settings: object) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        arithmetic: str,
+        *,
+        num_threads: int = 1,
+        profile: ProfileConfig = ProfileConfig(),  # noqa: B008 - immutable
+        **settings: object,
+    ) -> None:
         backend, dtype, quantization, kv_dtype = (arithmetic + "---").split("-")[:4]
         cache = {"num_kv_blocks": 200, "enable_prefix_caching": False, "kv_cache_dtype": kv_dtype or "auto"}
         scheduler = {"max_num_seqs": 16, "max_num_batched_tokens": 512, "async_scheduling": False}
@@ -98,6 +108,7 @@ class Harness:
             model=model,
             cache=CacheConfig(**cache),  # type: ignore[arg-type]
             scheduler=SchedulerConfig(**scheduler),  # type: ignore[arg-type]
+            profile=profile,
             transport=TransportConfig(endpoint="ipc://unused"),
         )
         create = create_native if backend == "native" else no_native
@@ -245,6 +256,37 @@ def test_mixed_batches_in_any_chunking(reference: Reference, folder: Path, overl
         for _ in range(draw.randrange(6)):  # they join at different times
             harness.step()
     assert harness.run() == expected
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_profiles(reference: Reference, folder: Path, tmp_path: Path, overlap: bool) -> None:
+    """Operations are calls of their own while one runs; it begins and ends in the midst of requests."""
+    dtype, requests, expected = reference
+    profile = ProfileConfig(profile_dir=str(tmp_path))
+    harness = Harness(folder, dtype, max_num_batched_tokens=37, async_scheduling=overlap, profile=profile)
+    for request in requests:
+        harness.add(request)
+    for _ in range(3):
+        harness.step()
+    harness.channel.inbox.append((b"gateway", Profile(1, "start", 6)))
+    harness.step()
+    num_done = harness.engine.runner.num_layers_done
+    for _ in range(3):
+        harness.step()
+    assert harness.engine.runner.num_layers_done > num_done, "steps under a profile are progress"
+    for _ in range(4):
+        harness.step()
+    (begun,) = [message for message in harness.channel.sent if isinstance(message, Profiled)]
+    assert begun.files
+    assert harness.run() == expected
+    trace = Path(begun.files[0])
+    deadline = time.monotonic() + 60
+    while not trace.exists():
+        assert time.monotonic() < deadline, "the trace is not written"
+        time.sleep(0.01)
+    found = {event["name"] for event in json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]}
+    assert found >= {"octavo.launch", "octavo.commit", "octavo.forward", "octavo.sample", "octavo.read"}
+    assert found & {"linear", "aten::mm", "aten::linear"}
 
 
 def test_the_smallest_steps(reference: Reference, folder: Path) -> None:

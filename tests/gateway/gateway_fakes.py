@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
@@ -16,6 +17,7 @@ from gateway.chat_parsers import ChatParsers
 from gateway.desk import FrontDesk, LocalDesk
 from gateway.engine_stream import ChoiceOutput, GenerationRequest
 from gateway.notifier import Notifier
+from gateway.profile_questions import ProfileQuestions
 from gateway.request_view import RequestView
 from gateway.state import GatewayState
 from gateway.tenants import Tenants
@@ -25,7 +27,7 @@ from gateway.text.tokenizer import Tokenizer
 from ipc.codec import pack_floats, pack_ids
 from ipc.config import GatewayConfig
 from ipc.errors import EngineError
-from ipc.messages import EventKind, FinishReason, Ready, TokenLogprobs
+from ipc.messages import EventKind, FinishReason, Profile, Profiled, Ready, TokenLogprobs
 from observability.metrics import Metrics
 from observability.tracing import Tracing
 
@@ -204,6 +206,9 @@ class FakeEngineClient:
         self.streams: list[FakeStream] = []
         self.is_ready = True
         self.views: list[RequestView] = []
+        self.profiles = ProfileQuestions(self._profile)
+        self.profile_answer: Profiled | None = None  # None: there is no engine
+        self.profile_questions: list[Profile] = []
         self._ready = Ready(1, 0, "numerics", "digest", NUM_IDS, NUM_IDS, MAX_MODEL_LEN, 16, num_blocks, 0, 0)
 
     def answer(self, *replies: str | list[int], **script: Any) -> None:
@@ -222,6 +227,12 @@ class FakeEngineClient:
 
     def requests(self) -> list[RequestView]:
         return self.views
+
+    def _profile(self, message: Profile) -> bool:
+        self.profile_questions.append(message)
+        if self.profile_answer is not None:
+            self.profiles.receive(msgspec.structs.replace(self.profile_answer, number=message.number))
+        return self.profile_answer is not None
 
     def submit(self, request: GenerationRequest, notifier: Notifier) -> FakeStream:
         stream = FakeStream(request, self.script(request), notifier)

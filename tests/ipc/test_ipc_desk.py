@@ -30,7 +30,7 @@ from ipc.desk import (
     decode_for_gateway_process,
     encode,
 )
-from ipc.messages import Abort, Accepted, ToEngine
+from ipc.messages import Abort, Accepted, Profile, ToEngine
 
 HEADERS = ((b"x-ratelimit-limit-tokens", b"10"),)
 FOR_DESK: list[Any] = [
@@ -39,6 +39,7 @@ FOR_DESK: list[Any] = [
     Enter(3, "a", 100, 2, 3, 16.0, False, 7, 0.5),
     Leave(4),
     Question(5, "metrics"),
+    Question(6, "profile", Profile(0, "start", 50)),
     Report(6, (("steps_total", ("x",), (1.0, 2.5)),)),
     Serving(),
     Unusable("tokenizer.json is missing"),

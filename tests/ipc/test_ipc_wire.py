@@ -21,6 +21,8 @@ from ipc.messages import (
     Hello,
     Output,
     Outputs,
+    Profile,
+    Profiled,
     Ready,
     Refused,
     Stats,
@@ -62,6 +64,7 @@ GOLDEN: list[tuple[ToEngine | ToGateway, str]] = [
     (Finish(7, 1, FinishReason.STOP, 3), "95 03 07 01 00 03"),
     (Abort(7), "92 04 07"),
     (Drain(), "91 05"),
+    (Profile(7, "start", 50), "94 06 07 a57374617274 32"),
     (
         Ready(1, 2, "n", "d", 49152, 49150, 8192, 16, 1000, 111, 222, 128, 512, (0.5,)),
         "9f 10 01 02 a16e a164 cdc000 cdbffe cd2000 10 cd03e8 6f ccde cc80 cd0200 91 cb3fe0000000000000",
@@ -91,6 +94,10 @@ GOLDEN: list[tuple[ToEngine | ToGateway, str]] = [
         ),
         "94 14 02 cd014d 91 9b 07 01 c40405000000 95 01 c4040000 80bf c40401000000 c40405000000 c404000080bf"
         " 01 05 92 93 00 6f 00 93 03 70 10 10 95 00 c400 c400 c400 c400 11 12",
+    ),
+    (
+        Profiled(7, "failed", "full", ("/a", "/b"), 50, 0.5),
+        "97 17 07 a66661696c6564 a466756c6c 92a22f61a22f62 32 cb3fe0000000000000",
     ),
     (Beat(2, 10, 300, 444), "95 15 02 0a cd012c cd01bc"),
     (

@@ -15,6 +15,8 @@ from ipc.messages import (
     Hello,
     Output,
     Outputs,
+    Profile,
+    Profiled,
     Ready,
     Refused,
     Stats,
@@ -94,6 +96,7 @@ to_engine = st.one_of(
     st.builds(Finish, u64, i64, st.sampled_from(FinishReason), i64),
     st.builds(Abort, u64),
     st.just(Drain()),
+    st.builds(Profile, i64, st.text(max_size=5), i64),
 )
 logprobs = st.builds(TokenLogprobs, i64, raw, raw, raw, raw)
 outputs = st.builds(
@@ -117,6 +120,15 @@ to_gateway = st.one_of(
     st.builds(Failed, u64, i64, st.text(max_size=9), st.text(max_size=9)),
     st.builds(Outputs, i64, i64, st.lists(outputs, max_size=3).map(tuple)),
     st.builds(Beat, i64, i64, i64, i64),
+    st.builds(
+        Profiled,
+        i64,
+        st.text(max_size=5),
+        st.text(max_size=5),
+        st.lists(st.text(max_size=5), max_size=2).map(tuple),
+        i64,
+        floats,
+    ),
     st.builds(
         Stats,
         *[i64] * 17,

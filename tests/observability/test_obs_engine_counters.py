@@ -87,11 +87,16 @@ def test_what_became_of_kv_is_told_by_kind_direction_and_tier() -> None:
         kv_disk_bytes=9,
         kv_disk_corrupt_files=10,
         kv_disk_errors=11,
+        kv_evictions_device_full=12,
+        kv_evictions_host_full=13,
+        kv_evictions_disk_full=14,
     )
     scraped.report(stats)
     assert [scraped.read("preemptions_by_kind_total", kind=kind) for kind in ("swap", "recompute")] == [1, 2]
     assert [scraped.read("kv_blocks_copied_total", direction=name) for name in ("out", "in")] == [3, 4]
     assert [scraped.read("kv_tier_hits_total", tier=tier) for tier in ("host", "disk")] == [5, 6]
+    reasons = ("device_full", "host_full", "disk_full")
+    assert [scraped.read("kv_block_evictions_total", reason=reason) for reason in reasons] == [12, 13, 14]
     names = ("kv_host_blocks", "kv_host_blocks_used", "kv_disk_bytes")
     assert [scraped.read(name) for name in (*names, "kv_disk_corrupt_files_total", "kv_disk_errors_total")] == [
         *(7, 8, 9),

@@ -7,7 +7,7 @@ class OrderBook:
     """A disk that notes its orders; ``finish`` says how they went."""
 
     def __init__(self, *known: bytes) -> None:
-        self.num_bytes = self.num_corrupt = self.num_errors = 0
+        self.num_bytes = self.num_corrupt = self.num_evicted = self.num_errors = 0
         self.known, self.reads, self.writes = set(known), list[bytes](), list[bytes]()
         self.done: list[DiskDone] = []
 

@@ -195,6 +195,7 @@ def test_one_engine_alone_never_passes_the_limit(tmp_path: Path) -> None:
         files.write(block_hash, block(7))
         assert files.num_bytes == total(tmp_path) <= 40 * FILE_SIZE
     assert all(block_hash in files for block_hash in hashes(1, 100)[-40:])
+    assert files.num_evicted == 60
 
 
 def test_what_another_engine_wrote_is_found_and_used_in_order(tmp_path: Path) -> None:

@@ -48,8 +48,10 @@ def test_a_block_whose_copy_is_on_its_way_is_not_given_away() -> None:
     tier.begin_step()
     assert tier.save(published(2)) is None
     tier.end_step()
+    assert tier.use().host_evictions == 0
     assert tier.save(published(2)) is not None
     assert tier.find(b"\1") is None
+    assert tier.use().host_evictions == 1
 
 
 def test_a_restored_block_stays_until_its_copy_is_made_and_is_the_last_to_go() -> None:
