@@ -54,6 +54,16 @@ def watch(folder: Path) -> Iterator[Watched]:
                 assert vllm.http.post(COMP, json=comp("The keeper", max_tokens=30, ignore_eos=True)).status_code == 200
             load = Load(octavo)
             load.run()
+
+            def has_seen_a_queue() -> bool:
+                """Prometheus looks each second, and a crowd may be through within one: there is another one then."""
+                most = "max(max_over_time(octavo:num_requests_waiting[10m]))"
+                if prometheus.total(most) > 0:
+                    return True
+                load.crowd()
+                return False
+
+            wait_until(has_seen_a_queue, 60, "Prometheus has seen requests wait")
             wait_until(lambda: load.metric("num_requests_running") == 0, 60, "nothing runs any more")
             last = load.metric("generation_tokens_total")
 
