@@ -12,9 +12,9 @@ import msgspec
 import structlog
 import zmq
 
-from ipc.codec import decode_for_gateway
+from ipc.codec import decode_for_gateway, encode
 from ipc.config import TransportConfig
-from ipc.desk import ToDesk, encode
+from ipc.desk import ToDesk
 from ipc.errors import EngineError
 from ipc.messages import PROTOCOL, Beat, Hello, Outputs, Ready, Stats
 from ipc.transport import connect_dealer

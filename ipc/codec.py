@@ -6,14 +6,17 @@ from collections.abc import Iterable
 
 import msgspec
 
+from ipc.desk import ToDesk, ToGatewayProcess
 from ipc.messages import ToEngine, ToGateway, TokenLogprobs
 
 _encoder = msgspec.msgpack.Encoder()
 _engine_decoder = msgspec.msgpack.Decoder(ToEngine)
 _gateway_decoder = msgspec.msgpack.Decoder(ToGateway)
+_desk_decoder = msgspec.msgpack.Decoder(ToDesk)
+_gateway_process_decoder = msgspec.msgpack.Decoder(ToGatewayProcess)
 
 
-def encode(message: ToEngine | ToGateway) -> bytes:
+def encode(message: ToDesk | ToGatewayProcess) -> bytes:
     """One message as msgpack."""
     return _encoder.encode(message)
 
@@ -26,6 +29,16 @@ def decode_for_engine(data: bytes | memoryview) -> ToEngine:
 def decode_for_gateway(data: bytes | memoryview) -> ToGateway:
     """A message of an engine. Raises msgspec.DecodeError on anything else."""
     return _gateway_decoder.decode(data)
+
+
+def decode_for_desk(data: bytes | memoryview) -> ToDesk:
+    """A message of a gateway process. Raises msgspec.DecodeError on anything else."""
+    return _desk_decoder.decode(data)
+
+
+def decode_for_gateway_process(data: bytes | memoryview) -> ToGatewayProcess:
+    """A message of the desk, or of an engine that it passes on. Raises msgspec.DecodeError on anything else."""
+    return _gateway_process_decoder.decode(data)
 
 
 def _packed(typecode: str, values: Iterable[int] | Iterable[float]) -> bytes:

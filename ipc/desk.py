@@ -133,22 +133,3 @@ class Stop(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=57):
 FromDesk = Entered | TurnedAway | Answer | Collect | Phase | Load | Outage | Close | Stop
 ToDesk = ToEngine | Check | Enter | Leave | Question | Report | Serving | Unusable
 ToGatewayProcess = ToGateway | FromDesk
-
-_encoder = msgspec.msgpack.Encoder()
-_desk_decoder = msgspec.msgpack.Decoder(ToDesk)
-_gateway_decoder = msgspec.msgpack.Decoder(ToGatewayProcess)
-
-
-def encode(message: ToDesk | ToGatewayProcess) -> bytes:
-    """One message as msgpack."""
-    return _encoder.encode(message)
-
-
-def decode_for_desk(data: bytes | memoryview) -> ToDesk:
-    """A message of a gateway process. Raises msgspec.DecodeError on anything else."""
-    return _desk_decoder.decode(data)
-
-
-def decode_for_gateway_process(data: bytes | memoryview) -> ToGatewayProcess:
-    """A message of the desk. Raises msgspec.DecodeError on anything else."""
-    return _gateway_decoder.decode(data)

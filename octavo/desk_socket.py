@@ -11,8 +11,9 @@ import msgspec
 import structlog
 import zmq
 
+from ipc.codec import decode_for_desk, encode
 from ipc.config import TransportConfig
-from ipc.desk import ToDesk, ToGatewayProcess, decode_for_desk, encode
+from ipc.desk import ToDesk, ToGatewayProcess
 from ipc.transport import bind_router
 
 log = structlog.get_logger("octavo")

@@ -22,6 +22,7 @@ from gateway.engine_client import EngineClient
 from gateway.engine_connection import EngineConnection
 from gateway.remote_desk import RemoteDesk
 from gateway.tenants import Tenants
+from ipc.codec import decode_for_gateway_process
 from ipc.config import TransportConfig
 from ipc.desk import (
     Answer,
@@ -38,7 +39,6 @@ from ipc.desk import (
     ToGatewayProcess,
     TurnedAway,
     Unusable,
-    decode_for_gateway_process,
 )
 from ipc.errors import ConfigError, EngineError
 from ipc.messages import Ready, Stats, ToGateway

@@ -4,6 +4,7 @@ The engine's client and the desk stay in this process: to a gateway it is the en
 """
 
 import asyncio
+import contextlib
 import itertools
 import math
 import socket
@@ -219,7 +220,8 @@ class GatewayProcesses:
         theirs.close()
 
     async def _pause(self, seconds: float) -> None:
-        await asyncio.wait((asyncio.create_task(self._stopping.wait()),), timeout=seconds)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), seconds)
 
     def _channels(self) -> Sequence[socket.socket]:
         """Of those that answer and know as much as any; of all, where none answers."""

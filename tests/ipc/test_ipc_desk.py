@@ -6,7 +6,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from ipc.codec import decode_for_engine
+from ipc.codec import decode_for_desk, decode_for_engine, decode_for_gateway_process, encode
 from ipc.desk import (
     Answer,
     Check,
@@ -26,9 +26,6 @@ from ipc.desk import (
     ToDesk,
     TurnedAway,
     Unusable,
-    decode_for_desk,
-    decode_for_gateway_process,
-    encode,
 )
 from ipc.messages import Abort, Accepted, Profile, ToEngine
 
