@@ -17,12 +17,14 @@ import torch
 from torch import Tensor
 
 SCALE_BYTES = 4
+SCALED_DTYPES = (torch.int8, torch.float8_e4m3fn)
+"""Of KV caches that keep a scale for each token and KV head."""
 
 
 @dataclass(frozen=True, slots=True)
 class KVLayout:
-    """How a block's bytes hold keys and values: K then V, each [block_size, G, D] in ``dtype``; in int8 every head of
-    a token is followed by its scale, a float32."""
+    """How a block's bytes hold keys and values: K then V, each [block_size, G, D] in ``dtype``; in int8 and fp8 every
+    head of a token is followed by its scale, a float32."""
 
     block_size: int
     num_kv_heads: int
@@ -44,7 +46,12 @@ class KVLayout:
     @property
     def bytes_per_head(self) -> int:
         """Bytes of K, or of V, of one token and head."""
-        return self.head_size * self.dtype.itemsize + (SCALE_BYTES if self.dtype == torch.int8 else 0)
+        return self.head_size * self.dtype.itemsize + (SCALE_BYTES if self.is_scaled else 0)
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether each head of each token has a scale."""
+        return self.dtype in SCALED_DTYPES
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +61,24 @@ class AttentionBatch:
     ``query_start`` i32 [S + 1]: rows of sequence s are query_start[s] … query_start[s+1] − 1, in order of
     position. ``block_tables`` i32 [S, ≥ blocks of the longest]. ``positions`` i64 [T]. ``kv_slots`` i64 [T]:
     block · block_size + offset, where each row's own K and V go.
+    ``work``: what ``Ops.plan_attention`` found, in the backend's own form.
     """
 
     query_start: Tensor
     block_tables: Tensor
     positions: Tensor
     kv_slots: Tensor
+    work: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class SampleKinds:
+    """What at least one row may ask for, as the host knows it: a backend may leave out what no row does."""
+
+    draws: bool = True  # a temperature above 0
+    penalties: bool = True
+    lists: bool = True  # bias, bans, allowed ids or bad words
+    filters: bool = True  # top_k, top_p or min_p
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +118,7 @@ class SampleRows:
     bitmask: Tensor | None
     num_token_ids: int
     num_logprobs: int  # the most that any row asks for; −1: none at all
+    kinds: SampleKinds = SampleKinds()
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +169,7 @@ class Program(Protocol):
         """The same program, each of its operations a call of its own inside ``name_range(NAME)``: for profiles."""
 
 
-Quantization = Literal["int8", "int4"]
+Quantization = Literal["int8", "int4", "fp8"]
 
 Trace = Callable[[int, Callable[[Count], None]], tuple[Tensor, ...]]
 """(rows of a recording, what the rows of the next operations count) → outputs: runs a step's operations once"""
@@ -158,9 +178,14 @@ Trace = Callable[[int, Callable[[Count], None]], tuple[Tensor, ...]]
 class PackedLinear(Protocol):
     """A weight in a backend's own layout."""
 
-    num_outputs: int
-    num_inputs: int
-    layout_id: str
+    @property
+    def num_outputs(self) -> int: ...
+
+    @property
+    def num_inputs(self) -> int: ...
+
+    @property
+    def layout_id(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +218,8 @@ class Ops(Protocol):
 
     name: str
     isa: str  # the code path chosen on this host; part of numerics_id
+    quantizations: frozenset[Quantization]  # that ``pack_linear`` knows
+    kv_dtypes: frozenset[torch.dtype]  # that ``kv_layout`` knows
     packed_format: PackedFormat | None  # None: packing again costs no more than reading what was packed
 
     def pack_linear(
@@ -204,7 +231,11 @@ class Ops(Protocol):
         ``quantization`` int8: weights symmetric with one scale an output; inputs, given in float32 or bfloat16, with
         one scale a row and group of 64 inputs that never crosses a segment; sums exact within a group, groups
         added in order in float32 (design 7.3). int4: weights asymmetric with a scale and a zero an output and group of
-        32 inputs, the scale in 4095ths of the output's largest; inputs as for int8, in the same groups of 32."""
+        32 inputs, the scale in 4095ths of the output's largest; inputs as for int8, in the same groups of 32.
+        fp8: e4m3 weights (largest 448) with one scale an output; e4m3 inputs with one scale a row and group of 128
+        inputs that never crosses a segment; groups summed alone and added in order in float32.
+
+        Raises ValueError for one that is not in ``quantizations``."""
 
     def linear(self, x: Tensor, weight: PackedLinear, bias: Tensor | None = None) -> Tensor:
         """x [T, K] in the weight's dtype, bias f32 [N] → f32 [T, N]; K is summed in order within a segment."""
@@ -251,6 +282,9 @@ class Ops(Protocol):
         if there are ``norms`` (weights f32 [D] of q and k, eps), ``rotary`` of both, ``write_kv`` → q in ``dtype``.
         The same bits as the parts one after the other."""
 
+    def plan_attention(self, batch: AttentionBatch) -> AttentionBatch:
+        """The batch with what every layer's attention would find out anew; once a step, before the first layer."""
+
     def paged_attention(
         self,
         q: Tensor,
@@ -260,9 +294,10 @@ class Ops(Protocol):
         scale: float,
         window: int | None,
         dtype: torch.dtype,
+        soft_cap: float | None = None,
     ) -> Tensor:
         """q [T, H, D] → ``dtype`` [T, H, D]; the recurrence of design 7.1. ``window``: a row at p attends to
-        p − window + 1 … p."""
+        p − window + 1 … p. ``soft_cap``: scores s, scaled, become soft_cap · tanh(s / soft_cap)."""
 
     def copy_blocks(self, cache: Tensor, sources: Tensor, destinations: Tensor) -> None:
         """cache[destinations] = cache[sources], all reads before all writes; i64 [n]."""

@@ -1,4 +1,4 @@
-"""What all tests share: how they are dealt to several processes, and one torch thread in the tests' own process.
+"""What all tests share: how they are dealt to several processes, one torch thread in their own process, and no GPU.
 
 Beside other processes two threads that spin are slower.
 """
@@ -10,6 +10,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read once, when torch is first imported
+os.environ.setdefault("TRITON_INTERPRET", "1")  # read when kernels.triton is first imported: here they run on the CPU
 
 FIRST = ("tests/e2e/", "tests/engine_core/test_same_tokens.py")
 """What takes longest: one process begins with each. The end-to-end tests share servers and meet no other of theirs."""

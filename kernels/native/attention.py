@@ -115,6 +115,7 @@ class PagedAttentionArgs(ctypes.Structure):
         ("out_dtype", _INT),
         ("window", _INT),
         ("scale", _DOUBLE),
+        ("soft_cap", _DOUBLE),
     )
 
 
@@ -195,10 +196,11 @@ def prepare_paged_attention(
     window: int | None,
     dtype: torch.dtype,
     empty: Empty,
+    soft_cap: float | None = None,
 ) -> tuple[Tensor, PagedAttentionArgs]:
     """``octavo_paged_attention``: q f32 or bf16 [T, H, D], the heads of a row side by side → ``dtype`` [T, H, D].
 
-    TypeError, ValueError: operands it cannot read, a scale that is not positive, a window below 1.
+    TypeError, ValueError: operands it cannot read, a scale or cap that is not positive, a window below 1.
     """
     address = check_cache(cache, layout)
     num_rows, num_heads, num_sequences = len(q), q.shape[1], len(batch.block_tables)
@@ -207,6 +209,8 @@ def prepare_paged_attention(
         raise ValueError(f"{layout.num_kv_heads} KV heads do not divide {num_heads} query heads")
     if not 0 < scale < math.inf:
         raise ValueError(f"the scale is {scale}, not positive")
+    if soft_cap is not None and not 0 < soft_cap < math.inf:
+        raise ValueError(f"the soft cap is {soft_cap}, not positive")
     if window is not None and window < 1:
         raise ValueError(f"the window is {window}, not positive")
     check_rows("block_tables", batch.block_tables, (torch.int32,), 2)
@@ -230,6 +234,7 @@ def prepare_paged_attention(
         DTYPES[dtype],
         window or 0,
         scale,
+        soft_cap or 0.0,
     )
     return out, args
 

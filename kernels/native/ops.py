@@ -35,6 +35,8 @@ class NativeOps:
     """``kernels.ops.Ops`` on this host's CPU. Contracts and shapes are there."""
 
     name = "native"
+    quantizations: frozenset[Quantization] = frozenset({"int8", "int4"})
+    kv_dtypes = frozenset({torch.float32, torch.bfloat16, torch.int8})
 
     def __init__(self, library: Library) -> None:
         self.isa = f"{library.isa}-{library.version}"
@@ -45,6 +47,8 @@ class NativeOps:
     def pack_linear(
         self, weight: Tensor, segments: int = 1, *, is_gated: bool = False, quantization: Quantization | None = None
     ) -> PackedLinear:
+        if quantization is not None and quantization not in self.quantizations:
+            raise ValueError(f"{quantization} linears: the {self.name} kernels cannot")
         return linear.pack_linear(self._library, weight, segments, is_gated=is_gated, quantization=quantization)
 
     def linear(self, x: Tensor, weight: PackedLinear, bias: Tensor | None = None) -> Tensor:
@@ -83,6 +87,8 @@ class NativeOps:
         return out
 
     def kv_layout(self, block_size: int, num_kv_heads: int, head_size: int, dtype: torch.dtype) -> KVLayout:
+        if dtype not in self.kv_dtypes:
+            raise ValueError(f"a KV cache in {dtype}: the {self.name} kernels cannot")
         return attention.NativeKVLayout(block_size, num_kv_heads, head_size, dtype)
 
     def write_kv(self, k: Tensor, v: Tensor, cache: Tensor, layout: KVLayout, kv_slots: Tensor) -> None:
@@ -108,6 +114,9 @@ class NativeOps:
         self._call("octavo_rotary_write_kv", args, q, k, v, norms, positions, cos_sin, cache, kv_slots)
         return out
 
+    def plan_attention(self, batch: AttentionBatch) -> AttentionBatch:
+        return batch
+
     def paged_attention(
         self,
         q: Tensor,
@@ -117,8 +126,11 @@ class NativeOps:
         scale: float,
         window: int | None,
         dtype: torch.dtype,
+        soft_cap: float | None = None,
     ) -> Tensor:
-        out, args = attention.prepare_paged_attention(q, cache, layout, batch, scale, window, dtype, self._empty)
+        out, args = attention.prepare_paged_attention(
+            q, cache, layout, batch, scale, window, dtype, self._empty, soft_cap
+        )
         self._call("octavo_paged_attention", args, q, cache, batch)
         return out
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kernels.ops import AttentionBatch, KVLayout
-from kernels.reference.elementwise import exp_nonpositive, tree_sum
+from kernels.reference.elementwise import exp_nonpositive, tanh, tree_sum
 from kernels.reference.linear import LANES, ROWS, round_up
 from kernels.reference.memory import decode_heads, view_blocks
 from kernels.reference.row_tiles import TILE, RowTiles, group_rows
@@ -68,6 +68,7 @@ def paged_attention(
     scale: float,
     window: int | None,
     dtype: torch.dtype,
+    soft_cap: float | None = None,
 ) -> Tensor:
     """q [T, H, D] → ``dtype`` [T, H, D]. Rows outside ``batch.query_start`` stay 0."""
     num_kv_heads, head_size = layout.num_kv_heads, layout.head_size
@@ -79,7 +80,7 @@ def paged_attention(
         return result
     queries = q.new_zeros(len(tiles.last), num_kv_heads, ROWS, round_up(head_size, LANES), dtype=torch.float32)
     queries[:, :, : tiles.num_rows, :head_size] = grouped[tiles.tokens, tiles.heads].transpose(1, 2)
-    state = attend(queries, cache, layout, batch, tiles, scale, window)
+    state = attend(queries, cache, layout, batch, tiles, scale, window, soft_cap)
     # A skipped tile leaves −0 where a visited one leaves +0; adding 0 makes both +0.
     output = state.weighted.div_(state.total).add_(0.0)[..., :head_size].transpose(1, 2)
     is_real = tiles.positions >= 0
@@ -96,6 +97,7 @@ def attend(
     tiles: RowTiles,
     scale: float,
     window: int | None,
+    soft_cap: float | None,
 ) -> OnlineSoftmax:
     """Visit the KV tiles in order. Row tiles are sorted so that those still active are the first ones."""
     like = queries[:, :, : tiles.num_rows]
@@ -112,6 +114,8 @@ def attend(
         if window is not None:
             is_visible &= kv_positions > positions - window
         scores = multiply(queries[:count], keys.transpose(2, 3))[:, :, : tiles.num_rows].mul(scale)
+        if soft_cap is not None:
+            scores = tanh(scores.div_(soft_cap)).mul_(soft_cap)
         scores.masked_fill_(~is_visible, -math.inf)
         accumulate(segment.first(count), scores, values, is_visible)
     state.merge(segment)

@@ -41,6 +41,15 @@ def exp_nonpositive(x: Tensor) -> Tensor:
     return tail.add_(r).add_(1.0).mul_(scale)
 
 
+def tanh(x: Tensor) -> Tensor:
+    """tanh of float32 x, within 2⁻²³ (not ulp: near 0 digits cancel); NaN stays NaN.
+
+    tanh|x| = (1 − e) / (1 + e), e = exp(−2|x|).
+    """
+    decay = exp_nonpositive(x.abs().mul_(-2.0))
+    return (1.0 - decay).div_(decay.add_(1.0)).copysign_(x)
+
+
 def split_exponent(x: Tensor) -> tuple[Tensor, Tensor]:
     """(k, f) as float32 with x = 2^k · (1 + f) exactly and sqrt(½) ≤ 1 + f < sqrt(2); x float32, positive, normal."""
     bits = x.view(torch.int32)

@@ -5,7 +5,8 @@ from torch import Tensor
 
 from kernels.ops import KVLayout
 
-LARGEST = 127.0
+LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
+"""What the largest magnitude of a head becomes in a cache with scales."""
 SMALLEST_SCALE = 1e-37
 
 
@@ -24,30 +25,33 @@ def write_kv(k: Tensor, v: Tensor, cache: Tensor, layout: KVLayout, kv_slots: Te
 
 def encode_heads(heads: Tensor, layout: KVLayout) -> Tensor:
     """[..., D] → u8 [..., bytes of a head]."""
-    if layout.dtype != torch.int8:
+    if not layout.is_scaled:
         return heads.to(layout.dtype).contiguous().view(torch.uint8)
-    values, scales = quantize_heads(heads.to(torch.float32))
-    return torch.cat([values.to(torch.int8).view(torch.uint8), scales.view(torch.uint8)], dim=-1)
+    values, scales = quantize_heads(heads.to(torch.float32), layout.dtype)
+    return torch.cat([values.view(torch.uint8), scales.view(torch.uint8)], dim=-1)
 
 
 def decode_heads(data: Tensor, layout: KVLayout) -> Tensor:
     """What ``encode_heads`` made: u8 [..., bytes of a head], contiguous → float32 [..., D]."""
-    if layout.dtype != torch.int8:
+    if not layout.is_scaled:
         return data.view(layout.dtype).to(torch.float32)
     scales = data[..., layout.head_size :].contiguous().view(torch.float32)
-    return data[..., : layout.head_size].view(torch.int8).to(torch.float32).mul_(scales)
+    return data[..., : layout.head_size].view(layout.dtype).to(torch.float32).mul_(scales)
 
 
-def quantize_heads(heads: Tensor) -> tuple[Tensor, Tensor]:
-    """Whole numbers −127 … 127 as float32 [..., D] and scales [..., 1]: max|x| / 127, ties to even.
+def quantize_heads(heads: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """heads float32 [..., D] as multiples, in ``dtype``, of scales float32 [..., 1]: max|x| / 127 for int8, / 448 for
+    fp8 (e4m3). To nearest, ties to even.
 
     Heads too small to divide by become 0. One that is not finite gets the scale NaN: it spoils whoever sees it.
     """
-    scales = heads.abs().amax(dim=-1, keepdim=True) / LARGEST
+    scales = heads.abs().amax(dim=-1, keepdim=True) / LARGEST[dtype]
     is_finite = scales.isfinite()
     is_usable = is_finite & (scales >= SMALLEST_SCALE)
-    values = torch.where(is_usable, heads / scales, 0.0).round_()
-    return values, torch.where(is_usable, scales, 0.0).masked_fill_(~is_finite, torch.nan)
+    values = torch.where(is_usable, heads / scales, 0.0)
+    if dtype == torch.int8:
+        values.round_()
+    return values.to(dtype), torch.where(is_usable, scales, 0.0).masked_fill_(~is_finite, torch.nan)
 
 
 def copy_blocks(cache: Tensor, sources: Tensor, destinations: Tensor) -> None:

@@ -18,13 +18,25 @@ from kernels.ops import (
     Samples,
     Trace,
 )
-from kernels.reference import attention, layers, linear, linear_int4, linear_int8, logprobs, memory, sampling
+from kernels.reference import (
+    attention,
+    layers,
+    linear,
+    linear_fp8,
+    linear_int4,
+    linear_int8,
+    logprobs,
+    memory,
+    sampling,
+)
 
 
 class ReferenceOps:
     """``kernels.ops.Ops`` in plain torch. Contracts and shapes are there."""
 
     name = "reference"
+    quantizations: frozenset[Quantization] = frozenset({"int8", "int4", "fp8"})
+    kv_dtypes = frozenset({torch.float32, torch.bfloat16, torch.int8, torch.float8_e4m3fn})
     packed_format: PackedFormat | None = None
 
     def __init__(self) -> None:
@@ -38,6 +50,8 @@ class ReferenceOps:
             return linear_int8.pack_linear(weight, segments)
         if quantization == "int4":
             return linear_int4.pack_linear(weight, segments)
+        if quantization == "fp8":
+            return linear_fp8.pack_linear(weight, segments)
         return linear.pack_linear(weight, segments)
 
     def linear(self, x: Tensor, weight: PackedLinear, bias: Tensor | None = None) -> Tensor:
@@ -45,6 +59,8 @@ class ReferenceOps:
             return linear_int8.linear(x, weight, bias)
         if isinstance(weight, linear_int4.Int4Linear):
             return linear_int4.linear(x, weight, bias)
+        if isinstance(weight, linear_fp8.Fp8Linear):
+            return linear_fp8.linear(x, weight, bias)
         return linear.linear(x, weight, bias)
 
     def linear_add(self, x: Tensor, weight: PackedLinear, bias: Tensor | None, residual: Tensor) -> Tensor:
@@ -66,6 +82,8 @@ class ReferenceOps:
         return layers.rotary(x, positions, cos_sin, dtype)
 
     def kv_layout(self, block_size: int, num_kv_heads: int, head_size: int, dtype: torch.dtype) -> KVLayout:
+        if dtype not in self.kv_dtypes:
+            raise ValueError(f"a KV cache in {dtype}: the {self.name} kernels cannot")
         return KVLayout(block_size, num_kv_heads, head_size, dtype)
 
     def write_kv(self, k: Tensor, v: Tensor, cache: Tensor, layout: KVLayout, kv_slots: Tensor) -> None:
@@ -92,6 +110,9 @@ class ReferenceOps:
         memory.write_kv(k, v.to(dtype), cache, layout, kv_slots)
         return layers.rotary(q, positions, cos_sin, dtype)
 
+    def plan_attention(self, batch: AttentionBatch) -> AttentionBatch:
+        return batch
+
     def paged_attention(
         self,
         q: Tensor,
@@ -101,8 +122,9 @@ class ReferenceOps:
         scale: float,
         window: int | None,
         dtype: torch.dtype,
+        soft_cap: float | None = None,
     ) -> Tensor:
-        return attention.paged_attention(q, cache, layout, batch, scale, window, dtype)
+        return attention.paged_attention(q, cache, layout, batch, scale, window, dtype, soft_cap)
 
     def copy_blocks(self, cache: Tensor, sources: Tensor, destinations: Tensor) -> None:
         memory.copy_blocks(cache, sources, destinations)

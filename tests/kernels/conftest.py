@@ -1,4 +1,8 @@
-"""The backends under test. A new backend adds its name to ``BACKENDS`` and must pass everything here."""
+"""The backends under test. A new backend adds its name to ``BACKENDS`` and must pass everything here.
+
+Those of Triton run here in its interpreter, which takes each program of a grid in turn: tests of long inputs have a
+shorter one for them.
+"""
 
 from collections.abc import Iterator
 
@@ -7,12 +11,15 @@ import torch
 
 from kernels.native.build import NativeUnavailable
 from kernels.ops import Ops, load
+from kernels.triton import create_interpreted
 
-BACKENDS = ["reference", "native"]
+BACKENDS = ["reference", "native", "triton", "triton-invariant"]
 
 
 @pytest.fixture(scope="session", params=BACKENDS)
 def ops(request: pytest.FixtureRequest) -> Ops:
+    if request.param.startswith("triton"):
+        return create_interpreted(batch_invariant=request.param == "triton-invariant")
     try:
         return load(request.param)
     except NativeUnavailable as error:

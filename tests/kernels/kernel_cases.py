@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels.ops import AttentionBatch, KVLayout, SampleRows
+from kernels.ops import AttentionBatch, KVLayout, Ops, SampleRows, load
 
 COLUMNS: dict[str, tuple[torch.dtype, float]] = {
     "slots": (torch.int64, 0),
@@ -22,6 +22,11 @@ COLUMNS: dict[str, tuple[torch.dtype, float]] = {
     "frequency_penalty": (torch.float32, 0.0),
     "repetition_penalty": (torch.float32, 1.0),
 }
+
+
+def is_interpreted(ops: Ops) -> bool:
+    """Whether Triton's interpreter runs the kernels: then tests of many rows take fewer."""
+    return ops.isa.startswith("interpreter")
 
 
 def ids(values: list[int]) -> Tensor:
@@ -91,6 +96,24 @@ def random_sequence(
     return PagedSequence((q * 2).to(dtype), k.to(dtype), v.to(dtype))
 
 
+def write_kv(ops: Any, k: Tensor, v: Tensor, cache: Tensor, layout: KVLayout, slots: Tensor) -> None:
+    """``ops.write_kv``. Triton's interpreter would take its time for each row: there the reference writes, and what it
+    puts after each head, a scale, is moved to the end of the block, where Triton's layout has them."""
+    if not is_interpreted(ops):
+        ops.write_kv(k, v, cache, layout, slots)
+        return
+    blocks, offsets = slots // layout.block_size, slots % layout.block_size
+    heads_shape = (2, layout.block_size, layout.num_kv_heads)
+    plain = torch.zeros_like(cache)
+    load("reference").write_kv(k, v, plain, layout, slots)
+    heads = plain.view(-1, *heads_shape, layout.bytes_per_head)[blocks, :, offsets]
+    size = layout.head_size * layout.dtype.itemsize
+    num_values = 2 * layout.block_size * layout.num_kv_heads * size
+    cache[:, :num_values].view(-1, *heads_shape, size)[blocks, :, offsets] = heads[..., :size]
+    if layout.is_scaled:
+        cache[:, num_values:].view(-1, *heads_shape, 4)[blocks, :, offsets] = heads[..., size:]
+
+
 def run_attention(
     ops: Any,
     chunks: list[tuple[PagedSequence, int, int]],
@@ -98,14 +121,15 @@ def run_attention(
     window: int | None = None,
     seed: int = 0,
     kv_dtype: torch.dtype | None = None,
+    soft_cap: float | None = None,
 ) -> list[Tensor]:
     """One call for rows start … end − 1 of each sequence; everything that may not be read is NaN, or names no block.
 
-    Written through ``write_kv``: the positions from the first that a row may see to the last row's. ``kv_dtype``: of
-    the cache, the keys' own unless given.
+    Written: the positions from the first that a row may see to the last row's. ``kv_dtype``: of the cache, the keys'
+    own unless given.
     """
     first = chunks[0][0]
-    layout = KVLayout(block_size, first.k.shape[1], first.k.shape[2], kv_dtype or first.k.dtype)
+    layout = ops.kv_layout(block_size, first.k.shape[1], first.k.shape[2], kv_dtype or first.k.dtype)
     blocks_each = [-(-end // block_size) for _, _, end in chunks]
     num_blocks = sum(blocks_each) + 2
     cache = torch.full((num_blocks, layout.bytes_per_block), 255, dtype=torch.uint8)  # NaN in every float format
@@ -118,7 +142,7 @@ def run_attention(
             tables[row, block] = free.pop()
         positions = torch.arange(seen, end)
         slot = tables[row, positions // block_size].long() * block_size + positions % block_size
-        ops.write_kv(sequence.k[seen:end], sequence.v[seen:end], cache, layout, slot)
+        write_kv(ops, sequence.k[seen:end], sequence.v[seen:end], cache, layout, slot)
         slots.append(slot[start - seen :])
     sizes = [end - start for _, start, end in chunks]
     batch = AttentionBatch(
@@ -128,7 +152,7 @@ def run_attention(
         kv_slots=torch.cat(slots),
     )
     q = torch.cat([sequence.q[start:end] for sequence, start, end in chunks])
-    result = ops.paged_attention(q, cache, layout, batch, first.k.shape[2] ** -0.5, window, q.dtype)
+    result = ops.paged_attention(q, cache, layout, batch, first.k.shape[2] ** -0.5, window, q.dtype, soft_cap)
     assert result.dtype == q.dtype
     assert result.shape == q.shape
     return list(result.split(sizes))

@@ -35,11 +35,21 @@ def rotary(x: Tensor, positions: Tensor, cos_sin: Tensor) -> Tensor:
     return torch.cat([turned.real, turned.imag, x[..., 2 * half :].double()], dim=-1)
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, positions: Tensor, scale: float, window: int | None) -> Tensor:
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    positions: Tensor,
+    scale: float,
+    window: int | None,
+    soft_cap: float | None = None,
+) -> Tensor:
     """q [T, H, D] of one sequence, k and v [L, G, D] → float64 [T, H, D]."""
     heads_per_kv_head = q.shape[1] // k.shape[1]
     k, v = (part.double().repeat_interleave(heads_per_kv_head, dim=1) for part in (k, v))
     scores = torch.einsum("thd,lhd->thl", q.double(), k) * scale
+    if soft_cap is not None:
+        scores = soft_cap * (scores / soft_cap).tanh()
     kv_positions = torch.arange(len(k))
     hidden = kv_positions > positions[:, None]
     if window is not None:
@@ -48,18 +58,36 @@ def attention(q: Tensor, k: Tensor, v: Tensor, positions: Tensor, scale: float, 
     return torch.einsum("thl,lhd->thd", scores.softmax(-1), v)
 
 
-def quantize_heads(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """float32 [..., D] → integers [..., D] and scales [..., 1]: the largest magnitude becomes 127."""
-    scales = rows.abs().amax(-1, keepdim=True) / 127
-    return torch.where(scales > 0, rows / scales, rows).round(), scales  # ties to even
+def quantize_heads(rows: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """float32 [..., D] → multiples in ``dtype`` [..., D] and scales [..., 1]: the largest magnitude becomes 127 in
+    int8, 448 in fp8."""
+    scales = rows.abs().amax(-1, keepdim=True) / (127 if dtype == torch.int8 else 448)
+    multiples = torch.where(scales > 0, rows / scales, rows)
+    if dtype == torch.int8:
+        return multiples.round().to(dtype), scales  # ties to even
+    return nearest_fp8(multiples), scales
+
+
+def nearest_fp8(x: Tensor) -> Tensor:
+    """float32 [...] of magnitude up to 448 → e4m3: a sign, 4 bits of exponent (bias 7) and 3 of fraction, the nearest
+    number, of two the even one."""
+    codes = torch.arange(127)
+    exponents, fractions = (codes // 8).double(), (codes % 8).double() / 8
+    grid = torch.where(exponents > 0, (1 + fractions) * 2 ** (exponents - 7), fractions * 2.0**-6)
+    magnitudes = x.double().abs()
+    above = torch.searchsorted(grid, magnitudes.contiguous()).clamp(1, 126)
+    below = above - 1
+    is_nearer = (grid[above] - magnitudes) - (magnitudes - grid[below])  # below 0: the upper one
+    code = torch.where((is_nearer < 0) | ((is_nearer == 0) & (above % 2 == 0)), above, below)
+    return (code + 128 * x.signbit()).to(torch.uint8).view(torch.float8_e4m3fn)
 
 
 def as_cached(rows: Tensor, dtype: torch.dtype) -> Tensor:
     """What a cache of ``dtype`` keeps of float32 ``rows`` [..., D], as float64."""
-    if dtype != torch.int8:
+    if dtype not in (torch.int8, torch.float8_e4m3fn):
         return rows.to(dtype).double()
-    integers, scales = quantize_heads(rows)
-    return integers.double() * scales.double()
+    multiples, scales = quantize_heads(rows, dtype)
+    return multiples.double() * scales.double()
 
 
 def philox(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[int, int, int, int]:

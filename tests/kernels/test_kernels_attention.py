@@ -1,18 +1,43 @@
 """Paged attention: accuracy against float64, and bits that follow the row's own query, position and keys alone."""
 
+from collections.abc import Iterator
+
 import kernel_oracles as oracle
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_cases import PagedSequence, random_sequence, run_attention
+from kernel_cases import PagedSequence, is_interpreted, random_sequence, run_attention
 from kernel_oracles import same_bits
 
-from kernels.ops import AttentionBatch, KVLayout, Ops
+from kernels.ops import AttentionBatch, Ops
 
 DTYPES = [torch.float32, torch.bfloat16]
-KV_DTYPES = [torch.float32, torch.bfloat16, torch.int8]
+KV_DTYPES = [torch.float32, torch.bfloat16, torch.int8, torch.float8_e4m3fn]
 LENGTH = 1100  # crosses a segment
+
+
+@pytest.fixture(autouse=True)
+def quiet_interpreter() -> Iterator[None]:
+    """Triton's interpreter computes by numpy, which warns of what a GPU, and torch, make inf or NaN of."""
+    with np.errstate(all="ignore"):
+        yield
+
+
+def tolerance_of(ops: Ops, dtype: torch.dtype, kv_dtype: torch.dtype) -> float:
+    """Relative to the result, or to values about 1."""
+    if dtype == kv_dtype == torch.float32:
+        return 3e-6
+    # A GPU's matrix unit takes the weights in bfloat16 too: they are rounded, then the result is.
+    return 2**-7 if ops.name == "triton" and dtype == torch.bfloat16 else 2**-8
+
+
+def mixed_spans(ops: Ops) -> list[tuple[int, int]]:
+    """Rows of sequences that decode and that do not, across borders of tiles and segments."""
+    if is_interpreted(ops):
+        return [(55, 70), (199, 200), (180, 195), (0, 1), (1100, 1103)]
+    return [(0, 70), (199, 200), (130, 190), (0, 1), (1100, 1103)]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -23,14 +48,14 @@ LENGTH = 1100  # crosses a segment
 def test_attention_matches_float64(
     ops: Ops, num_heads: int, num_kv_heads: int, head_size: int, block_size: int, window: int | None, dtype: torch.dtype
 ) -> None:
-    spans = [(0, 70), (199, 200), (130, 190), (0, 1), (1100, 1103)]
+    spans = mixed_spans(ops)
     sequences = [random_sequence(i, end, num_heads, num_kv_heads, head_size, dtype) for i, (_, end) in enumerate(spans)]
     chunks = [(sequence, *span) for sequence, span in zip(sequences, spans, strict=True)]
     results = run_attention(ops, chunks, block_size, window)
     for result, (sequence, start, end) in zip(results, chunks, strict=True):
         positions = torch.arange(start, end)
         expected = oracle.attention(sequence.q[start:end], sequence.k, sequence.v, positions, head_size**-0.5, window)
-        tolerance = 3e-6 if dtype == torch.float32 else 2**-8
+        tolerance = tolerance_of(ops, dtype, dtype)
         torch.testing.assert_close(result.double(), expected, rtol=tolerance, atol=tolerance)
 
 
@@ -38,7 +63,9 @@ def test_attention_matches_float64(
 @pytest.mark.parametrize("kv_dtype", KV_DTYPES)
 def test_the_cache_may_have_a_dtype_of_its_own(ops: Ops, dtype: torch.dtype, kv_dtype: torch.dtype) -> None:
     """The result is that of the keys and values as the cache keeps them; int8: within what 8 bits can say."""
-    spans = [(0, 70), (199, 200), (130, 190), (1100, 1103)]
+    if kv_dtype not in ops.kv_dtypes:
+        pytest.skip(f"{ops.name} has no cache in {kv_dtype}")
+    spans = mixed_spans(ops)
     sequences = [random_sequence(i, end, 6, 2, 16, dtype) for i, (_, end) in enumerate(spans)]
     chunks = [(sequence, *span) for sequence, span in zip(sequences, spans, strict=True)]
     results = run_attention(ops, chunks, 32, kv_dtype=kv_dtype)
@@ -46,16 +73,34 @@ def test_the_cache_may_have_a_dtype_of_its_own(ops: Ops, dtype: torch.dtype, kv_
         k, v = (oracle.as_cached(rows.float(), kv_dtype) for rows in (sequence.k, sequence.v))
         positions = torch.arange(start, end)
         expected = oracle.attention(sequence.q[start:end], k, v, positions, 0.25, None)
-        tolerance = 3e-6 if dtype == torch.float32 and kv_dtype == torch.float32 else 2**-8
+        tolerance = tolerance_of(ops, dtype, kv_dtype)
         torch.testing.assert_close(result.double(), expected, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("kv_dtype", KV_DTYPES)
 def test_rows_of_any_cache_are_the_same_as_decode_and_in_any_chunk(ops: Ops, kv_dtype: torch.dtype) -> None:
+    if kv_dtype not in ops.kv_dtypes:
+        pytest.skip(f"{ops.name} has no cache in {kv_dtype}")
     sequence = random_sequence(3, 200, 6, 2, 16, torch.bfloat16)
-    whole = run_attention(ops, [(sequence, 0, 200)], 64, kv_dtype=kv_dtype)[0]
-    for row in (0, 63, 64, 100, 199):
-        assert same_bits(run_attention(ops, [(sequence, row, row + 1)], 16, kv_dtype=kv_dtype)[0][0], whole[row])
+    for start, end in ((0, 10), (60, 70), (188, 200)) if is_interpreted(ops) else ((0, 200),):
+        whole = run_attention(ops, [(sequence, start, end)], 64, kv_dtype=kv_dtype)[0]
+        for row in {0, 63, 64, 100, 199} & set(range(start, end)):
+            alone = run_attention(ops, [(sequence, row, row + 1)], 16, kv_dtype=kv_dtype)[0][0]
+            assert same_bits(alone, whole[row - start])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("soft_cap", "window"), [(0.5, None), (30.0, 40)])
+def test_a_soft_cap_bends_scores(ops: Ops, soft_cap: float, window: int | None, dtype: torch.dtype) -> None:
+    spans = mixed_spans(ops)
+    sequences = [random_sequence(i, end, 6, 2, 16, dtype) for i, (_, end) in enumerate(spans)]
+    chunks = [(sequence, *span) for sequence, span in zip(sequences, spans, strict=True)]
+    results = run_attention(ops, chunks, 16, window, soft_cap=soft_cap)
+    for result, (sequence, start, end) in zip(results, chunks, strict=True):
+        positions = torch.arange(start, end)
+        expected = oracle.attention(sequence.q[start:end], sequence.k, sequence.v, positions, 0.25, window, soft_cap)
+        tolerance = tolerance_of(ops, dtype, dtype)
+        torch.testing.assert_close(result.double(), expected, rtol=tolerance, atol=tolerance)
 
 
 @pytest.fixture(scope="module", params=DTYPES, ids=str)
@@ -66,45 +111,59 @@ def sequence(request: pytest.FixtureRequest) -> PagedSequence:
 CHOSEN = [0, 1, 63, 64, 65, 128, 200, 959, 1023, 1024, 1025, 1087, 1088, LENGTH - 1]
 
 
+CHUNKS = [
+    (1, [0, LENGTH], 64),
+    (1, [0, 3, 70, 128, 500, 1023, 1030, LENGTH], 32),
+    (2, [950, 1000, 1024, 1089, LENGTH], 128),
+]
+INTERPRETED_CHUNKS = [
+    (1, [0, 3, 14], 64),
+    (1, [55, 70], 32),
+    (1, [950, 960], 128),
+    (1, [1015, 1030], 16),
+    (1, [1078, 1089, LENGTH], 128),
+]
+
+
 @pytest.mark.parametrize("window", [None, 64, 100])
 def test_rows_are_the_same_as_decode_and_in_any_chunk(ops: Ops, sequence: PagedSequence, window: int | None) -> None:
     decoded = {row: run_attention(ops, [(sequence, row, row + 1)], 16, window)[0][0] for row in CHOSEN}
-    for threads, borders, block_size in (
-        (1, [0, LENGTH], 64),
-        (1, [0, 3, 70, 128, 500, 1023, 1030, LENGTH], 32),
-        (2, [950, 1000, 1024, 1089, LENGTH], 128),
-    ):
+    for threads, borders, block_size in INTERPRETED_CHUNKS if is_interpreted(ops) else CHUNKS:
         torch.set_num_threads(threads)
-        parts = [
-            run_attention(ops, [(sequence, start, end)], block_size, window)[0]
-            for start, end in zip(borders[:-1], borders[1:], strict=True)
-        ]
-        together = torch.cat(parts)
-        for row in CHOSEN:
-            assert row < borders[0] or same_bits(together[row - borders[0]], decoded[row]), row
+        for start, end in zip(borders[:-1], borders[1:], strict=True):
+            together = run_attention(ops, [(sequence, start, end)], block_size, window)[0]
+            for row in set(CHOSEN) & set(range(start, end)):
+                assert same_bits(together[row - start], decoded[row]), row
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
-@given(data=st.data())
-def test_neighbours_make_no_difference(ops: Ops, data: st.DataObject) -> None:
+def test_neighbours_make_no_difference(ops: Ops) -> None:
     """A random batch of decodes and chunks gives each row what it gets alone."""
-    dtype = data.draw(st.sampled_from(DTYPES))
-    window = data.draw(st.sampled_from([None, 30, 64, 200]))
-    chunks = []
-    for index in range(data.draw(st.integers(2, 6))):
-        end = data.draw(st.integers(1, 300))
-        start = data.draw(st.sampled_from([0, end - 1, end // 2]))
-        chunks.append((random_sequence(index, end, 6, 2, 16, dtype), start, end))
-    together = run_attention(ops, chunks, 16, window, seed=1)
-    for result, (sequence, start, end) in zip(together, chunks, strict=True):
-        for row in {start, (start + end) // 2, end - 1}:
-            alone = run_attention(ops, [(sequence, row, row + 1)], 32, window)[0]
-            assert same_bits(alone[0], result[row - start])
+
+    @settings(max_examples=5 if is_interpreted(ops) else 25, deadline=None, derandomize=True)
+    @given(data=st.data())
+    def check(data: st.DataObject) -> None:
+        dtype = data.draw(st.sampled_from(DTYPES))
+        window = data.draw(st.sampled_from([None, 30, 64, 200]))
+        chunks = []
+        for index in range(data.draw(st.integers(2, 6))):
+            end = data.draw(st.integers(1, 300))
+            start = data.draw(st.sampled_from([0, end - 1, end // 2]))
+            if is_interpreted(ops):
+                start = max(start, end - 12)
+            chunks.append((random_sequence(index, end, 6, 2, 16, dtype), start, end))
+        together = run_attention(ops, chunks, 16, window, seed=1)
+        for result, (sequence, start, end) in zip(together, chunks, strict=True):
+            for row in {(start + end) // 2} if is_interpreted(ops) else {start, (start + end) // 2, end - 1}:
+                alone = run_attention(ops, [(sequence, row, row + 1)], 32, window)[0]
+                assert same_bits(alone[0], result[row - start])
+
+    check()
 
 
 def test_a_window_as_long_as_the_context_changes_nothing(ops: Ops, sequence: PagedSequence) -> None:
-    full = run_attention(ops, [(sequence, 1000, LENGTH)], 16, None)[0]
-    assert same_bits(full, run_attention(ops, [(sequence, 1000, LENGTH)], 16, LENGTH)[0])
+    start = LENGTH - 15 if is_interpreted(ops) else 1000
+    full = run_attention(ops, [(sequence, start, LENGTH)], 16, None)[0]
+    assert same_bits(full, run_attention(ops, [(sequence, start, LENGTH)], 16, LENGTH)[0])
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
@@ -114,20 +173,21 @@ def test_later_tokens_do_not_reach_earlier_rows(ops: Ops, sequence: PagedSequenc
     broken = PagedSequence(sequence.q, sequence.k.clone(), sequence.v.clone())
     getattr(broken, part)[90, 1] = bad
     other = random_sequence(1, 40, 6, 2, 16, sequence.q.dtype)
-    expected = run_attention(ops, [(sequence, 0, 200)], 16, 64)[0]
-    result, neighbour = run_attention(ops, [(broken, 0, 200), (other, 39, 40)], 16, 64)
-    clean = [row for row in range(200) if not 90 <= row < 90 + 64]
-    assert same_bits(result[clean], expected[clean])
-    assert same_bits(result[90:154, :3], expected[90:154, :3])  # the other KV head
-    assert not result[90, 3:].isfinite().all()
-    assert neighbour.isfinite().all()
-    if part == "v":
-        assert not result[90:154, 3:].isfinite().any()
+    for start, end in ((82, 94), (149, 160)) if is_interpreted(ops) else ((0, 200),):
+        expected = run_attention(ops, [(sequence, start, end)], 16, 64)[0]
+        result, neighbour = run_attention(ops, [(broken, start, end), (other, 39, 40)], 16, 64)
+        sees = torch.tensor([90 <= row < 90 + 64 for row in range(start, end)])
+        assert same_bits(result[~sees], expected[~sees])
+        assert same_bits(result[sees][:, :3], expected[sees][:, :3])  # the other KV head
+        assert not result[sees][0, 3:].isfinite().all()
+        assert neighbour.isfinite().all()
+        if part == "v":
+            assert not result[sees][:, 3:].isfinite().any()
 
 
 def test_empty_sequences_and_spare_rows(ops: Ops, sequence: PagedSequence) -> None:
     """A sequence without rows in the step is skipped."""
-    layout = KVLayout(16, 2, 16, sequence.q.dtype)
+    layout = ops.kv_layout(16, 2, 16, sequence.q.dtype)
     cache = torch.zeros(2, layout.bytes_per_block, dtype=torch.uint8)
     ops.write_kv(sequence.k[:20], sequence.v[:20], cache, layout, torch.arange(20))
     batch = AttentionBatch(
@@ -141,7 +201,7 @@ def test_empty_sequences_and_spare_rows(ops: Ops, sequence: PagedSequence) -> No
 
 
 def test_no_rows(ops: Ops) -> None:
-    layout = KVLayout(16, 2, 16, torch.float32)
+    layout = ops.kv_layout(16, 2, 16, torch.float32)
     empty = torch.zeros(0, dtype=torch.int64)
     batch = AttentionBatch(torch.zeros(1, dtype=torch.int32), torch.zeros(0, 1, dtype=torch.int32), empty, empty)
     cache = torch.zeros(1, layout.bytes_per_block, dtype=torch.uint8)

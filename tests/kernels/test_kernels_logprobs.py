@@ -6,7 +6,7 @@ from typing import Any
 import kernel_oracles as oracle
 import pytest
 import torch
-from kernel_cases import make_rows
+from kernel_cases import is_interpreted, make_rows
 from kernel_oracles import same_bits
 
 from kernels.ops import Ops
@@ -52,16 +52,17 @@ def test_masked_logits_have_minus_infinity(ops: Ops) -> None:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_rows_depend_on_themselves_alone(ops: Ops, threads: int) -> None:
     torch.set_num_threads(threads)
-    logits = torch.randn(9, 20_011, generator=torch.Generator().manual_seed(0)) * 5
-    ids = torch.arange(9) * 1000
+    num_rows = 3 if is_interpreted(ops) else 9
+    logits = torch.randn(num_rows, 20_011, generator=torch.Generator().manual_seed(0)) * 5
+    ids = torch.arange(num_rows) * 1000
     together = ops.logprobs(logits, ids, 20)
     backwards = ops.logprobs(logits.flip(0), ids.flip(0), 20)
     torch.set_num_threads(1)
-    for row in range(9):
+    for row in range(num_rows):
         alone = ops.logprobs(logits[row : row + 1], ids[row : row + 1], 20)
         for name in NAMES:
             assert same_bits(getattr(alone, name)[0], getattr(together, name)[row])
-            assert same_bits(getattr(alone, name)[0], getattr(backwards, name)[8 - row])
+            assert same_bits(getattr(alone, name)[0], getattr(backwards, name)[num_rows - 1 - row])
 
 
 def test_a_broken_row_leaves_the_others_alone(ops: Ops) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_cases import make_rows
+from kernel_cases import is_interpreted, make_rows
 
 from kernels.ops import Ops, Samples
 
@@ -56,6 +56,11 @@ def random_request(generator: torch.Generator, history_length: int) -> dict[str,
     return request
 
 
+def num_rows_for(ops: Ops, num_rows: int, interpreted: int) -> int:
+    """Triton's interpreter takes some 100 ms a row."""
+    return interpreted if is_interpreted(ops) else num_rows
+
+
 def run(ops: Ops, logits: torch.Tensor, requests: list[dict[str, Any]], **extra: Any) -> Samples:
     tokens = extra.pop("tokens", torch.zeros(1, 8, dtype=torch.int32))
     before = logits.clone()
@@ -83,7 +88,7 @@ def expected_scores(
 
 def test_random_requests_draw_the_oracle_token(ops: Ops) -> None:
     generator = torch.Generator().manual_seed(5)
-    num_rows, history_length = 250, 20
+    num_rows, history_length = num_rows_for(ops, 250, 18), 20
     logits = torch.randn(num_rows, VOCAB, generator=generator) * 3
     tokens = torch.randint(0, VOCAB, (num_rows, history_length), generator=generator, dtype=torch.int32)
     slots = torch.randperm(num_rows, generator=generator).tolist()
@@ -120,13 +125,16 @@ def test_a_large_vocabulary_draws_the_oracle_token(ops: Ops) -> None:
 @settings(max_examples=15, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 2**32), threads=st.sampled_from([1, 2]))
 def test_a_row_draws_the_same_in_any_batch(ops: Ops, seed: int, threads: int) -> None:
+    if is_interpreted(ops) and seed % 4:
+        return  # interpreted, all would take half a minute
     generator = torch.Generator().manual_seed(seed)
     torch.set_num_threads(threads)
-    logits = torch.randn(6, VOCAB, generator=generator) * 3
-    tokens = torch.randint(0, VOCAB, (6, 20), generator=generator, dtype=torch.int32)
-    requests = [random_request(generator, 20) | {"slots": row} for row in range(6)]
+    num_rows = num_rows_for(ops, 6, 2)
+    logits = torch.randn(num_rows, VOCAB, generator=generator) * 3
+    tokens = torch.randint(0, VOCAB, (num_rows, 20), generator=generator, dtype=torch.int32)
+    requests = [random_request(generator, 20) | {"slots": row} for row in range(num_rows)]
     together = run(ops, logits, requests, tokens=tokens, num_logprobs=3)
-    order = torch.randperm(6, generator=generator)
+    order = torch.randperm(num_rows, generator=generator)
     shuffled = run(ops, logits[order], [requests[row] for row in order], tokens=tokens, num_logprobs=3)
     assert torch.equal(shuffled.token_ids, together.token_ids[order])
     assert together.logprobs is not None
@@ -156,9 +164,10 @@ def test_a_tie_after_the_noise_goes_to_the_lowest_id(ops: Ops) -> None:
 
 
 def test_small_temperatures_count_as_one_hundredth(ops: Ops) -> None:
-    logits = torch.linspace(0, 0.02, 64).repeat(40, 1)
-    cold = [{"temperature": 1e-5, "seeds": seed} for seed in range(40)]
-    floor = [{"temperature": 0.01, "seeds": seed} for seed in range(40)]
+    num_rows = num_rows_for(ops, 40, 12)
+    logits = torch.linspace(0, 0.02, 64).repeat(num_rows, 1)
+    cold = [{"temperature": 1e-5, "seeds": seed} for seed in range(num_rows)]
+    floor = [{"temperature": 0.01, "seeds": seed} for seed in range(num_rows)]
     result = run(ops, logits, cold).token_ids
     assert torch.equal(result, run(ops, logits, floor).token_ids)
     assert len(set(result.tolist())) > 5
@@ -193,6 +202,7 @@ def test_filters_of_an_empty_row_are_harmless(ops: Ops) -> None:
     assert run(ops, torch.zeros(1, 5), [request]).is_valid.tolist() == [False]
 
 
+@pytest.mark.filterwarnings("ignore:overflow encountered in divide")  # NumPy says it where Triton is interpreted
 def test_huge_finite_logits_stay_finite(ops: Ops) -> None:
     logits = torch.tensor([[1e38, -1e38, 3e38, 0.0]])
     request = {"temperature": 0.01, "top_p": 0.9, "min_p": 0.1, "seeds": 4}
@@ -202,10 +212,11 @@ def test_huge_finite_logits_stay_finite(ops: Ops) -> None:
 
 
 def test_ids_without_a_token_are_never_drawn(ops: Ops) -> None:
-    logits = torch.zeros(50, 64)
+    num_rows = num_rows_for(ops, 50, 4)
+    logits = torch.zeros(num_rows, 64)
     logits[:, 60:] = 100.0
     fields = {"bias": {61: 5.0}, "allowed": [2, 62]}
-    requests = [{"temperature": float(row % 2), "seeds": row} | fields for row in range(50)]
+    requests = [{"temperature": float(row % 2), "seeds": row} | fields for row in range(num_rows)]
     assert (run(ops, logits, requests, num_token_ids=60).token_ids == 2).all()
 
 

@@ -18,9 +18,13 @@ template <typename Format>
 struct Attention : Work {
   typedef typename Format::Query Query;
 
-  const float scale;
+  const float scale;  // of what the cap leaves, if there is one
+  const SoftCap soft_cap;
 
-  explicit Attention(const Args& a) : Work(a), scale(static_cast<float>(a.scale) * kLog2E) {}
+  explicit Attention(const Args& a)
+      : Work(a),
+        scale(a.soft_cap > 0.0 ? kLog2E : static_cast<float>(a.scale) * kLog2E),
+        soft_cap{static_cast<float>(a.soft_cap), a.soft_cap > 0.0 ? static_cast<float>(a.scale / a.soft_cap) : 0.0f} {}
 
   // What a thread needs for one row tile.
   struct Scratch {
@@ -105,8 +109,8 @@ struct Attention : Work {
                                s.softmax->scores);
       with_number<kTileUnits>(end_unit - first_unit, [&](auto num_units) {
         weigh_rows<typename Format::Weights, Format::kDtype == kInt8, decltype(num_units)::value>(
-            *s.softmax, count, seen, first_unit, units, layout.part_bytes, scale, states.largest + row,
-            states.totals + 16 * row);
+            *s.softmax, count, seen, first_unit, units, layout.part_bytes, scale, soft_cap,
+            states.largest + row, states.totals + 16 * row);
       });
       multiply_values_of<Format>(count, s.softmax->weights, values, s.softmax->decay,
                                  states.weighted + row_size * row);

@@ -22,4 +22,5 @@ struct octavo_paged_attention_args {
   int64_t out_dtype;
   int64_t window;  // 0: none
   double scale;    // positive
+  double soft_cap;  // of scores, scaled; 0: none
 };

@@ -66,11 +66,17 @@ static inline F load_scales(const char* unit, int64_t part_bytes, int part, int 
   return load_f(unit + 2 * part_bytes + (part * kUnit + lane) * static_cast<int64_t>(sizeof(float)));
 }
 
+// Scores, scaled, become cap tanh(score / cap).
+struct SoftCap {
+  float cap;     // 0: they do not
+  float factor;  // scale / cap
+};
+
 // Scores of kNumUnits units from `first_unit` on become weights; the rows' largest scores and totals move on.
 template <typename Weights, bool kHasScales, int kNumUnits>
 OCTAVO_ALONE static void weigh_rows(SoftmaxScratch& scratch, int num_rows, const Visible* visible, int first_unit,
-                                    const char* const* units, int64_t part_bytes, float scale, float* largest,
-                                    float* totals) {
+                                    const char* const* units, int64_t part_bytes, float scale, SoftCap soft_cap,
+                                    float* largest, float* totals) {
   constexpr int kVectors = kNumUnits * kParts;
   const int first_token = first_unit * kUnit;
   for (int r = 0; r < num_rows; r++) {
@@ -82,8 +88,9 @@ OCTAVO_ALONE static void weigh_rows(SoftmaxScratch& scratch, int num_rows, const
       const int i = v * kWidth;
       F score = load_f(row + i);
       if (kHasScales) score = score * load_scales(units[first_unit + i / kUnit], part_bytes, 0, i % kUnit);
+      if (soft_cap.cap > 0.0f) score = tanh_of(score * all(soft_cap.factor)) * all(soft_cap.cap);
       if (is_masked) score = within(score, first - i, end - i, all(-INFINITY));
-      if (kHasScales || is_masked) store_f(row + i, score);
+      if (kHasScales || is_masked || soft_cap.cap > 0.0f) store_f(row + i, score);
       most = larger(score, most);
     }
     const float score = largest_lane(most) * scale;

@@ -104,5 +104,12 @@ static inline F exp2_of(F x) {
   return p * scale;
 }
 
+// tanh, within 2^-22 (not ulp: near 0 digits cancel); NaN stays NaN. tanh|x| = (1 - e) / (1 + e), e = exp(-2|x|).
+static inline F tanh_of(F x) {
+  const I sign = (I)x & INT32_MIN;
+  const F e = exp2_of((F)((I)x | INT32_MIN) * all(2.885390081777927f));
+  return (F)((I)((all(1.0f) - e) / (all(1.0f) + e)) | sign);
+}
+
 }  // namespace OCTAVO_ISA
 }  // namespace octavo

@@ -45,6 +45,7 @@ def attend(
     block_size: int,
     window: int | None = None,
     seed: int = 0,
+    soft_cap: float | None = None,
 ) -> list[Tensor]:
     """One call for rows start … end − 1 of each sequence, in the queries' dtype; everything that may not be read is
     NaN, or names no block. Written: the positions from the first that a row may see to the last row's."""
@@ -66,7 +67,7 @@ def attend(
     positions = torch.cat([torch.arange(start, end) for _, start, end in chunks])
     batch = AttentionBatch(torch.tensor([0, *sizes]).cumsum(0).to(torch.int32), tables, positions, positions)
     q = torch.cat([sequence.q[start:end] for sequence, start, end in chunks])
-    result = run_attention(library, q, cache, layout, batch, window)
+    result = run_attention(library, q, cache, layout, batch, window, soft_cap=soft_cap)
     return list(result.split(sizes))
 
 
@@ -78,8 +79,11 @@ def run_attention(
     batch: AttentionBatch,
     window: int | None = None,
     dtype: torch.dtype | None = None,
+    soft_cap: float | None = None,
 ) -> Tensor:
     """``dtype``: of the result, the queries' unless given."""
     scale = layout.head_size**-0.5
-    prepared = attention.prepare_paged_attention(q, cache, layout, batch, scale, window, dtype or q.dtype, allocate)
+    prepared = attention.prepare_paged_attention(
+        q, cache, layout, batch, scale, window, dtype or q.dtype, allocate, soft_cap
+    )
     return run(library, "octavo_paged_attention", prepared)

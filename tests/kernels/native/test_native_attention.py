@@ -70,6 +70,29 @@ def test_attention_matches_float64(
         torch.testing.assert_close(result.double(), expected, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize(("q_dtype", "kv_dtype"), PAIRS)
+@pytest.mark.parametrize("window", [None, 50])
+def test_capped_attention_matches_float64(
+    library: Library, window: int | None, q_dtype: torch.dtype, kv_dtype: torch.dtype
+) -> None:
+    """Scores of some ten, above and below 0, and a cap of 3."""
+    spans, heads = [(0, 70), (199, 200), (1100, 1103)], (6, 2, 48)
+    sequences = [make(i, end, heads, q_dtype) for i, (_, end) in enumerate(spans)]
+    for sequence in sequences:
+        sequence.q.mul_(3)
+    chunks = [(sequence, *span) for sequence, span in zip(sequences, spans, strict=True)]
+    results = attend(library, chunks, kv_dtype, 16, window, soft_cap=3.0)
+    for result, (sequence, start, end) in zip(results, chunks, strict=True):
+        k, v = (oracle.as_cached(part.float(), kv_dtype) for part in (sequence.k, sequence.v))
+        positions = torch.arange(start, end)
+        expected = oracle.attention(sequence.q[start:end], k, v, positions, 48**-0.5, window, 3.0)
+        tolerance = 4e-6 if q_dtype == torch.float32 else 2**-8
+        torch.testing.assert_close(result.double(), expected, rtol=tolerance, atol=tolerance)
+        row = (end - start) // 2
+        alone = attend(library, [(sequence, start + row, start + row + 1)], kv_dtype, 32, window, soft_cap=3.0)[0]
+        assert same_bits(alone[0], result[row])
+
+
 def test_weights_keep_more_than_bfloat16(library: Library) -> None:
     """bf16 queries, keys and values, but a float32 result: what the softmax loses is far below bfloat16."""
     sequence = make(3, 300, (3, 1, 64), torch.bfloat16)
@@ -235,6 +258,7 @@ def make_batch() -> AttentionBatch:
         (ValueError, {"scale": 0.0}),
         (ValueError, {"scale": float("nan")}),
         (ValueError, {"window": 0}),
+        (ValueError, {"soft_cap": 0.0}),
         (ValueError, {"q": torch.zeros(1, 3, 16)}),
         (ValueError, {"q": torch.zeros(2, 4, 16)}),
         (ValueError, {"q": torch.zeros(1, 16, 4).transpose(1, 2)}),
