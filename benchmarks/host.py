@@ -18,8 +18,10 @@ from benchmarks.report import Table
 from engine_core import registry
 from engine_core.beam import BeamSearches
 from engine_core.core import EngineCore
+from engine_core.device.staging import DirectStage
 from engine_core.kv_cache.manager import KVCacheManager
 from engine_core.request_builder import AddReader
+from engine_core.runner.block_copies import CopyPlanner
 from engine_core.runner.input_builder import InputBuilder
 from engine_core.scheduler.scheduler import Scheduler, SchedulerLimits
 from engine_core.step import ModelRunnerOutput, NameRange, SchedulerOutput, SequenceOutput, StepHandle
@@ -68,12 +70,14 @@ class AnswerExecutor:
     def __init__(self, num_slots: int, num_blocks: int) -> None:
         self.build_ns = 0
         self.num_sequences = 0  # of the last step
-        self._builder = InputBuilder(num_slots, VOCAB_SIZE, BLOCK_SIZE, num_blocks, torch.device("cpu"))
+        self._builder = InputBuilder(
+            num_slots, VOCAB_SIZE, BLOCK_SIZE, CopyPlanner(1, num_blocks, num_blocks), torch.device("cpu")
+        )
 
     def launch(self, plan: SchedulerOutput) -> AnswerHandle:
         """Takes the time of building."""
         started = time.perf_counter_ns()
-        self._builder.build(plan)
+        self._builder.build(plan, DirectStage())
         self.build_ns += time.perf_counter_ns() - started
         self.num_sequences = len(plan.scheduled)
         return AnswerHandle(plan)

@@ -1,7 +1,7 @@
 """The only wiring of an engine: from its configuration to an ``EngineCore`` that is ready to run."""
 
 import time
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, astuple, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,7 +14,9 @@ from engine_core.channel import Channel
 from engine_core.core import EngineCore
 from engine_core.device.cpu import free_memory_bytes
 from engine_core.device.queue import Device
+from engine_core.executor.step_timing import StepTimer, measure_step_memory
 from engine_core.executor.uniproc import UniprocExecutor
+from engine_core.hardware import DTYPES, KV_DTYPES, find_hardware
 from engine_core.kv_cache.block_files import DEFAULT_MAX_BYTES, BlockFiles
 from engine_core.kv_cache.disk_thread import DiskThread
 from engine_core.kv_cache.host_tier import HostTier
@@ -25,12 +27,18 @@ from engine_core.models.config import ArchitectureConfig, read_config
 from engine_core.models.decoder import DecoderModel
 from engine_core.models.identity import model_digest, num_token_ids
 from engine_core.models.loader import load_model
+from engine_core.models.weight_size import weight_bytes
 from engine_core.numerics import numerics_id
 from engine_core.profiling import LoopProfiler
 from engine_core.request_builder import AddReader
-from engine_core.runner.memory import num_host_blocks, num_kv_blocks
+from engine_core.runner.memory import (
+    check_longest_sequence,
+    cpu_kv_memory,
+    gpu_kv_memory,
+    num_host_blocks,
+    num_kv_blocks,
+)
 from engine_core.runner.model_runner import ModelRunner, RunnerSizes
-from engine_core.runner.step_timing import measure_copy_speed, measure_step_cost
 from engine_core.scheduler.budget import DEFAULT_MAX_TOKENS
 from engine_core.scheduler.policy import Policy
 from engine_core.scheduler.scheduler import Scheduler, SchedulerLimits
@@ -42,16 +50,9 @@ from ipc.config import CacheConfig, EngineConfig, ModelConfig, StructuredOutputC
 from ipc.errors import ConfigError
 from ipc.journal import StepJournal
 from ipc.messages import PROTOCOL, Ready
-from kernels.native import create as create_native
-from kernels.native.build import NativeUnavailable
-from kernels.native.library import num_allowed_cores
-from kernels.ops import KVLayout, Ops
-from kernels.ops import load as load_kernels
+from kernels.ops import KVLayout
 
 log = structlog.get_logger("octavo.engine")
-
-DTYPES = {"auto": torch.bfloat16, "bfloat16": torch.bfloat16, "float32": torch.float32}
-KV_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,17 +71,21 @@ def build_engine(config: EngineConfig, channel: Channel) -> Engine:
     folder = Path(config.model.model)
     architecture = read_config(folder)
     max_model_len = choose_max_model_len(config.model, architecture)
-    overlap, device = make_device(config)
+    hardware = find_hardware(config)
+    device = hardware.device
     policy = load_policy(config.scheduler.scheduling_policy)
     identity = model_digest(folder)
+    dtype, free_at_start = DTYPES[config.model.dtype], device.free_memory_bytes()
+    if device.has_own_memory:
+        check_weights(config, architecture, dtype, device)
     model = load_model(
         folder,
         architecture,
-        dtype=DTYPES[config.model.dtype],
+        dtype=dtype,
         load_format=config.model.load_format,
         seed=config.model.seed,
         max_model_len=max_model_len,
-        ops=load_ops(config.model.cpu_threads),
+        ops=hardware.ops,
         quantization=config.model.quantization,
         device=device.torch_device,
         model_digest=identity,
@@ -88,9 +93,10 @@ def build_engine(config: EngineConfig, channel: Channel) -> Engine:
     log.info("model loaded", seconds=round(time.monotonic() - started, 2), model=str(folder))
     kv_dtype = model.dtype if config.cache.kv_cache_dtype == "auto" else KV_DTYPES[config.cache.kv_cache_dtype]
     layout = model.kv_layout(config.cache.block_size, kv_dtype)
-    sizes = choose_sizes(config, model, layout, max_model_len, device)
+    sizes = choose_sizes(config, model, layout, max_model_len, device, free_at_start)
     runner = ModelRunner(model, layout, sizes, device)
-    timed = StepCost(*config.step_seconds) if config.step_seconds else measure_step_cost(runner, sizes)
+    timer = StepTimer(runner, sizes, device)
+    timed = StepCost(*config.step_seconds) if config.step_seconds else timer.measure_cost()
     log.info("steps timed", **{f"{name}_us": round(value * 1e6, 3) for name, value in asdict(timed).items()})
     # Whoever says how many tokens a step may hold gets that many, however long they take.
     step_cost = timed if config.scheduler.max_num_batched_tokens is None else None
@@ -107,7 +113,7 @@ def build_engine(config: EngineConfig, channel: Channel) -> Engine:
         sizes.block_size,
         enable_prefix_caching=config.cache.enable_prefix_caching,
         root=bytes.fromhex(numerics),
-        tiers=make_tiers(config.cache, runner, sizes, timed, numerics),
+        tiers=make_tiers(config.cache, runner, timer, sizes, timed, numerics),
     )
     limits = SchedulerLimits(sizes.max_num_seqs, sizes.max_num_batched_tokens, max_model_len, step_cost)
     scheduler = Scheduler(policy, kv, limits, time.monotonic_ns)
@@ -117,7 +123,7 @@ def build_engine(config: EngineConfig, channel: Channel) -> Engine:
         UniprocExecutor(runner, device),
         channel,
         incarnation=config.transport.incarnation,
-        overlap=overlap,
+        overlap=hardware.overlap,
         clock=time.monotonic_ns,
         beams=BeamSearches(scheduler, sizes.num_token_ids),
         grammars=make_grammars(config.structured_output, folder, architecture.vocab_size),
@@ -147,12 +153,17 @@ def build_engine(config: EngineConfig, channel: Channel) -> Engine:
 
 
 def make_tiers(
-    config: CacheConfig, runner: ModelRunner, sizes: RunnerSizes, step_cost: StepCost, numerics: str
+    config: CacheConfig,
+    runner: ModelRunner,
+    timer: StepTimer,
+    sizes: RunnerSizes,
+    step_cost: StepCost,
+    numerics: str,
 ) -> KVTiers:
     """Where KV goes that the device has no room for. A disk that does not work costs a warning, not the start."""
     if not sizes.num_host_blocks:
         return NoTiers()
-    speed = measure_copy_speed(runner, sizes)
+    speed = timer.measure_copy_speed()
     log.info("KV tiers", host_blocks=sizes.num_host_blocks, copied_mb_a_second=round(speed / 1e6))
     disk = None
     if config.kv_disk_path is not None:
@@ -192,30 +203,6 @@ def make_grammars(config: StructuredOutputConfig, folder: Path, vocab_size: int)
     return GrammarPool(load_backend, vocab_size, config.grammar_timeout)
 
 
-def make_device(config: EngineConfig) -> tuple[bool, Device]:
-    """(whether steps overlap, the device). Raises ConfigError for one that is not there."""
-    name = "cpu" if config.model.device == "auto" else config.model.device
-    if name not in registry.names("device"):
-        raise ConfigError(f"--device {name}: this version of octavo runs on {', '.join(registry.names('device'))}")
-    kind = registry.load("device", name)
-    wanted = config.scheduler.async_scheduling
-    overlap = kind.overlaps_by_default if wanted is None else wanted
-    device: Device = kind(overlap=overlap)
-    return overlap, device
-
-
-def load_ops(num_threads: int | None) -> Ops:
-    """The CPU's kernels: native ones, or the reference on a machine where they cannot be built."""
-    try:
-        ops: Ops = create_native(threads=num_threads)
-    except NativeUnavailable as error:
-        log.warning("no native kernels, so the slower reference kernels run", reason=str(error))
-        torch.set_num_threads(num_threads or num_allowed_cores())
-        return load_kernels("reference")
-    torch.set_num_threads(1)  # the native kernels have threads of their own
-    return ops
-
-
 def load_policy(name: str) -> Policy:
     """A fresh policy. Raises ConfigError for a name that is none's."""
     try:
@@ -235,29 +222,66 @@ def choose_max_model_len(config: ModelConfig, architecture: ArchitectureConfig) 
     return config.max_model_len
 
 
+def check_weights(config: EngineConfig, architecture: ArchitectureConfig, dtype: torch.dtype, device: Device) -> None:
+    """Raises ConfigError when they cannot fit on the device, before they are read."""
+    share = config.cache.gpu_memory_utilization
+    room = int(share * device.free_memory_bytes())
+    needed = weight_bytes(architecture, dtype.itemsize, config.model.quantization)
+    if needed <= room:
+        return
+    smaller = {"--dtype bfloat16": weight_bytes(architecture, 2, None), "--quantization int8": 0}
+    smaller["--quantization int8"] = weight_bytes(architecture, 2, "int8")
+    fitting = [f"{flag} ({size / 2**30:.1f} GiB)" for flag, size in smaller.items() if size <= room]
+    raise ConfigError(
+        f"the weights take {needed / 2**30:.1f} GiB, {device.name} has room for {room / 2**30:.1f} GiB "
+        f"(--gpu-memory-utilization {share:g} of what is free): "
+        + (f"{' or '.join(fitting)} would fit" if fitting else "no --dtype or --quantization would fit")
+    )
+
+
 def choose_sizes(
-    config: EngineConfig, model: DecoderModel, layout: KVLayout, max_model_len: int, device: Device
+    config: EngineConfig,
+    model: DecoderModel,
+    layout: KVLayout,
+    max_model_len: int,
+    device: Device,
+    free_at_start: int,
 ) -> RunnerSizes:
-    """Blocks and slots. Raises ConfigError when memory is too small."""
-    most = config.scheduler.max_num_seqs * -(-max_model_len // layout.block_size)
+    """Blocks and slots. ``free_at_start``: bytes, before the weights were loaded. Raises ConfigError when memory is too
+    small."""
+    sizes = RunnerSizes(
+        max_num_seqs=config.scheduler.max_num_seqs,
+        max_num_batched_tokens=config.scheduler.max_num_batched_tokens or DEFAULT_MAX_TOKENS,
+        num_blocks=0,
+        block_size=layout.block_size,
+        max_model_len=max_model_len,
+        num_token_ids=num_token_ids(Path(config.model.model)),
+        graph_rows=tuple(sorted(set(config.model.cudagraph_capture_sizes))) or None,
+    )
+    if device.has_own_memory:
+        step_bytes = measure_step_memory(model, layout, sizes, device)
+        free = device.free_memory_bytes()
+        share = config.cache.gpu_memory_utilization
+        memory = gpu_kv_memory(share=share, free_at_start=free_at_start, free_now=free, step_bytes=step_bytes)
+        log.info("memory measured", free_mib=free >> 20, largest_step_mib=step_bytes >> 20, kv_cache_mib=memory >> 20)
+        free -= step_bytes
+    else:
+        free = device.free_memory_bytes()
+        memory = cpu_kv_memory(free)
     bytes_per_block = layout.bytes_per_block * model.num_layers
     num_blocks = num_kv_blocks(
         config.cache,
         bytes_per_block=bytes_per_block,
-        free_bytes=device.free_memory_bytes(),
-        is_gpu=device.torch_device.type != "cpu",
-        most=most,
+        free_bytes=free,
+        memory=memory,
+        most=sizes.max_num_seqs * -(-max_model_len // layout.block_size),
     )
-    free_on_host = free_memory_bytes()
-    if device.torch_device.type == "cpu":
-        free_on_host -= num_blocks * bytes_per_block
-    return RunnerSizes(
-        max_num_seqs=config.scheduler.max_num_seqs,
-        max_num_batched_tokens=config.scheduler.max_num_batched_tokens or DEFAULT_MAX_TOKENS,
+    if device.has_own_memory:
+        check_longest_sequence(num_blocks, layout.block_size, max_model_len, device.name)
+    free_on_host = free_memory_bytes() - (0 if device.has_own_memory else num_blocks * bytes_per_block)
+    return replace(
+        sizes,
         num_blocks=num_blocks,
-        block_size=layout.block_size,
-        max_model_len=max_model_len,
-        num_token_ids=num_token_ids(Path(config.model.model)),
         num_host_blocks=num_host_blocks(config.cache, bytes_per_block=bytes_per_block, free_bytes=free_on_host),
     )
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as ListOf
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Protocol
 
 import msgspec
@@ -75,13 +76,20 @@ class SchedulerOutput:
         return sum(entry.num_tokens for entry in self.scheduled)
 
 
+class StepFailure(Enum):
+    """Why a step has nothing for a sequence, which fails, alone."""
+
+    CORRUPT_LOGITS = auto()  # a NaN or +inf logit, or no token is left to draw
+    OUT_OF_MEMORY = auto()  # the device had too little for this sequence's rows, by themselves
+
+
 class SequenceOutput(msgspec.Struct, frozen=True, gc=False):
     """What the step found for one scheduled sequence: zero, one or several new tokens."""
 
     token_ids: tuple[int, ...] = ()
     logprobs: TokenLogprobs | None = None
     prompt_logprobs: TokenLogprobs | None = None  # of the prompt tokens start + 1 … end of this chunk
-    is_corrupt: bool = False  # a NaN or +inf logit: the sequence fails, alone
+    failure: StepFailure | None = None
 
 
 @dataclass(frozen=True, slots=True)

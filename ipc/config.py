@@ -21,10 +21,10 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         Meta(description="Arithmetic of the linears, and of the KV cache unless said otherwise; auto: bfloat16."),
     ] = "auto"
     quantization: Annotated[
-        Literal["int8", "int4"] | None,
+        Literal["int8", "int4", "fp8"] | None,
         Meta(
-            description="Quantize all linears at load: int8, or int4 in groups of 32 inputs with the head in int8; "
-            "default: as the checkpoint is."
+            description="Quantize all linears at load: int8; int4 in groups of 32 inputs with the head in int8 (CPU "
+            "only); fp8 (GPUs of compute capability 9.0 up, or the reference kernels); default: as the checkpoint is."
         ),
     ] = None
     load_format: Annotated[
@@ -36,6 +36,24 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     device: Annotated[Literal["auto", "cpu", "cuda"], Meta(description="auto: cuda where there is one, else cpu.")] = (
         "auto"
     )
+    batch_invariant: Annotated[
+        bool,
+        Meta(
+            description="On a GPU, too, the same request gets the same tokens whatever is in the batch with it, by "
+            "kernels that add in one order; slower. On CPU it is always so."
+        ),
+    ] = False
+    enforce_eager: Annotated[
+        bool,
+        Meta(description="No CUDA graphs: every step launches its kernels one by one; slower, for finding faults."),
+    ] = False
+    cudagraph_capture_sizes: Annotated[
+        tuple[Annotated[int, Meta(ge=1, le=65536)], ...],
+        Meta(
+            description="Numbers of decoding sequences for which a CUDA graph is captured when first needed; steps are "
+            "filled up to the next one. Default: 1, 2, 4, then by 8 to 256, then by 16 to 512."
+        ),
+    ] = ()
     cpu_threads: Annotated[
         int | None, Meta(description="Threads of the CPU kernels; default: all that affinity and the cgroup allow.")
     ] = None
@@ -57,18 +75,29 @@ class CacheConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     block_size: Annotated[Literal[16, 32, 64, 128], Meta(description="Tokens in one KV block.")] = 16
     kv_cache_dtype: Annotated[
-        Literal["auto", "float32", "bfloat16", "int8"],
-        Meta(description="Numbers in the KV cache; int8: a scale for each token and KV head; auto: as --dtype."),
+        Literal["auto", "float32", "bfloat16", "int8", "fp8"],
+        Meta(
+            description="Numbers in the KV cache; int8 and fp8 (e4m3; GPUs of compute capability 9.0 up, or the "
+            "reference kernels): with a scale for each token and KV head; auto: as --dtype."
+        ),
     ] = "auto"
     num_kv_blocks: Annotated[
         int | None, Meta(description="Number of KV blocks; default: from the memory settings below.")
     ] = None
     kv_cache_memory_bytes: Annotated[
         int | None,
-        Meta(description="Memory for the KV cache; default: on CPU a quarter of what is free, at most 4 GiB."),
+        Meta(
+            description="Memory for the KV cache; default: on CPU a quarter of what is free, at most 4 GiB, on a GPU "
+            "what --gpu-memory-utilization leaves."
+        ),
     ] = None
     gpu_memory_utilization: Annotated[
-        float, Meta(gt=0, le=1, description="Share of a GPU's free memory for weights and KV cache.")
+        float,
+        Meta(
+            gt=0,
+            le=1,
+            description="Share of the GPU memory that is free at start-up for weights, the largest step and KV cache.",
+        ),
     ] = 0.9
     enable_prefix_caching: Annotated[bool, Meta(description="Reuse the KV of prompts with the same beginning.")] = True
     preemption_mode: Annotated[
@@ -114,7 +143,7 @@ class SchedulerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ] = "fcfs"
     async_scheduling: Annotated[
         bool | None,
-        Meta(description="Schedule the next step while one runs; default: where it measures faster (not on CPU)."),
+        Meta(description="Schedule the next step while one runs; default: on a GPU, not on CPU."),
     ] = None
 
     @property

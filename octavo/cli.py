@@ -28,8 +28,8 @@ class _ServeCommand(click.Command):
         super().__init__(*arguments, **keywords)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        single = {option.flag for option in self._options.values() if option.kind not in ("bool", "list")}
-        several = {option.flag for option in self._options.values() if option.kind == "list"}
+        single = {option.flag for option in self._options.values() if option.kind != "bool" and not option.is_list}
+        several = {option.flag for option in self._options.values() if option.is_list}
         return super().parse_args(ctx, repeat_flags(args, several, single | {"--config"}))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -75,17 +75,16 @@ def _click_option(option: Option) -> click.Option:
         shown = {True: name, False: f"no-{name}", None: ""}[option.default]
         flags = [f"--{name}/--no-{name}", option.field]
         return click.Option(flags, default=None, help=_with_default(option.help, shown))
-    is_list = option.kind == "list"
     if option.choices:
         metavar = "[" + "|".join(map(str, option.choices)) + "]"
     else:
-        metavar = "TEXT" if option.kind in ("str", "list") else option.kind.upper()
+        metavar = "TEXT" if option.kind in ("str", "list") else option.kind.removeprefix("list of ").upper()
 
     def parse(ctx: click.Context, parameter: click.Parameter, value: Any) -> Any:
-        if value is None or is_list:
+        if value is None:
             return value
         try:
-            return parse_text(option, value)
+            return tuple(parse_text(option, item) for item in value) if option.is_list else parse_text(option, value)
         except OctavoError as error:
             raise click.BadParameter(str(error), ctx, parameter) from None
 
@@ -95,7 +94,7 @@ def _click_option(option: Option) -> click.Option:
         type=str,
         metavar=metavar,
         callback=parse,
-        multiple=is_list,
+        multiple=option.is_list,
         help=_with_default(option.help, shown),
     )
 

@@ -63,6 +63,6 @@ def _value(option: Option, value: Any) -> Any:
     """Types are strict, except that a size may be text and a list of one may be plain."""
     if option.kind == "int" and isinstance(value, str):
         return parse_text(option, value)
-    if option.kind == "list" and isinstance(value, str):
-        return (value,)
+    if option.is_list and isinstance(value, str):
+        return (parse_text(option, value),)
     return checked(option, value)

@@ -75,7 +75,7 @@ class Option:
     field: str
     section: type[Struct]
     type: Any
-    kind: str  # bool, int, float, str, choice or list
+    kind: str  # bool, int, float, str, choice, list or list of int
     choices: tuple[Any, ...]
     default: Any
     help: str
@@ -84,6 +84,11 @@ class Option:
     def flag(self) -> str:
         """The name on the command line, as vLLM spells it."""
         return "--" + self.field.replace("_", "-")
+
+    @property
+    def is_list(self) -> bool:
+        """Whether it may be given several times."""
+        return self.kind in ("list", "list of int")
 
 
 def serve_options() -> dict[str, Option]:
@@ -113,7 +118,9 @@ def _option(section: type[Struct], field: inspect.Field, annotation: Any) -> Opt
     elif isinstance(kind, inspect.LiteralType):
         name, choices = "choice", tuple(kind.values)
     elif isinstance(kind, inspect.VarTupleType):
-        name = "list"
+        item: Any = kind.item_type
+        item = item.type if isinstance(item, inspect.Metadata) else item
+        name = "list of int" if isinstance(item, inspect.IntType) else "list"
     elif isinstance(kind, inspect.IntType):
         name, text = "int", text + _range(kind)
     elif isinstance(kind, inspect.FloatType):
@@ -132,7 +139,10 @@ def _range(kind: inspect.IntType | inspect.FloatType) -> str:
 
 
 def parse_text(option: Option, text: str) -> Any:
-    """The value that ``text`` on the command line stands for. Raises ``ConfigError`` without the flag's name."""
+    """The value that ``text`` on the command line stands for; of a list one item. Raises ``ConfigError`` without the
+    flag's name."""
+    if option.kind == "list of int":
+        return parse_size(text)
     if option.kind == "int":
         return checked(option, parse_size(text))
     if option.kind == "choice":
@@ -238,11 +248,20 @@ def _check_engine(config: ServeConfig) -> None:
             raise ConfigError(f"{flag}: must be at least 1, got {value}")
     if config.cache.num_kv_blocks is not None and config.cache.kv_cache_memory_bytes is not None:
         raise ConfigError("--num-kv-blocks and --kv-cache-memory-bytes both say how large the KV cache is: give one")
+    _check_graphs(config.model_config, config.scheduler.max_num_seqs)
     _check_kv_tiers(config.cache)
     _check_profile(config.profile)
     # The engine knows which policies there are; here only what could never be a module's name.
     if not re.fullmatch(r"[a-z][a-z0-9_]*", config.scheduler.scheduling_policy):
         raise ConfigError(f"--scheduling-policy: {config.scheduler.scheduling_policy!r} is not a policy's name")
+
+
+def _check_graphs(model: ModelConfig, max_num_seqs: int) -> None:
+    sizes = model.cudagraph_capture_sizes
+    if sizes and model.enforce_eager:
+        raise ConfigError("--cudagraph-capture-sizes: with --enforce-eager nothing is captured")
+    if sizes and max(sizes) > max_num_seqs:
+        raise ConfigError(f"--cudagraph-capture-sizes: {max(sizes)} is more than --max-num-seqs {max_num_seqs}")
 
 
 def _check_kv_tiers(cache: CacheConfig) -> None:

@@ -30,12 +30,12 @@ print(hashlib.sha256(sys.stdin.buffer.read()).hexdigest())') || fail "cannot rea
 # The wheels lie beside what comes out of them until the end: 7.4 GB for the 5.4 GB from PyPI, measured.
 check_disk() {
     case $torch_args in
-    *cpu*) needed_mb=2000 ;;
+    *cpu*) needed_mb=2900 ;;
     *) needed_mb=7500 ;;
     esac
     free_mb=$(df -Pk . | awk 'NR == 2 { print int($4 / 1024) }')
     [ "$free_mb" -ge "$needed_mb" ] ||
-        fail "$root has $free_mb MB free, the installation needs $needed_mb MB (2000 MB with PyTorch's CPU wheels, see README.md)"
+        fail "$root has $free_mb MB free, the installation needs $needed_mb MB (2900 MB with PyTorch's CPU wheels, see README.md)"
 }
 
 # A finished environment of this folder, not of one that it was copied from, for this version of Python.

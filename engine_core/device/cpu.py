@@ -6,11 +6,14 @@ import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
+
+from engine_core.device.staging import DirectStage
 
 __all__ = ["CpuDevice"]
 
@@ -18,22 +21,47 @@ T = TypeVar("T")
 LARGE_PAGE = 2 * 1024**2
 
 
+@dataclass(frozen=True, slots=True)
+class CpuResult(Generic[T]):
+    """A closure's value."""
+
+    future: "Future[T]"
+
+    def result(self) -> T:
+        """Wait; raises what the closure raised."""
+        return self.future.result()
+
+    def in_order(self) -> T:
+        """The compute thread has come to this closure before it comes to one that asks."""
+        return self.future.result()
+
+
 class CpuDevice:
-    """``overlap``: closures run on a thread of their own, in order."""
+    """``overlap``: closures run on a thread of their own, in order. ``graphs`` mean nothing here."""
 
     torch_device = torch.device("cpu")
+    name = "CPU"
+    has_own_memory = False
     overlaps_by_default = False  # all cores compute: there is nothing to hide the scheduler behind
 
-    def __init__(self, *, overlap: bool) -> None:
+    def __init__(self, *, overlap: bool, graphs: bool = True) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="compute") if overlap else None
 
-    def launch(self, closure: Callable[[], T]) -> "Future[T]":
+    def launch(self, closure: Callable[[], T]) -> CpuResult[T]:
         """Queue a closure, or run it now."""
         if self._pool is not None:
-            return self._pool.submit(closure)
+            return CpuResult(self._pool.submit(closure))
         future: Future[T] = Future()
         future.set_result(closure())  # what it raises, it raises here: there is no step in between
-        return future
+        return CpuResult(future)
+
+    def stage(self) -> DirectStage:
+        """The device reads the host's memory."""
+        return DirectStage()
+
+    def to_host(self, tensor: Tensor) -> Tensor:
+        """It is there."""
+        return tensor
 
     def empty(self, shape: tuple[int, ...]) -> Tensor:
         """u8, uninitialized, in large pages where the system has them: fewer address translations for what is read
@@ -53,6 +81,13 @@ class CpuDevice:
     def free_memory_bytes(self) -> int:
         """What the kernel calls available, within the cgroup's limit."""
         return free_memory_bytes()
+
+    def peak_memory_bytes(self, run: Callable[[], object]) -> int:
+        """Nobody counts."""
+        return 0
+
+    def graph_recorder(self) -> None:
+        """The native kernels record by themselves."""
 
     def close(self) -> None:
         """Wait for what is queued."""

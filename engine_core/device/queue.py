@@ -5,13 +5,20 @@ once when steps do not overlap. Scheduler, runner and sampler cannot tell them a
 """
 
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class OutOfMemory(Exception):
+    """The device has too little memory left for what a closure asked of it. What it had queued before may still run."""
 
 
 class Result(Protocol[T_co]):
@@ -20,15 +27,48 @@ class Result(Protocol[T_co]):
     def result(self) -> T_co:
         """Wait without holding the GIL; raises what the closure raised."""
 
+    def in_order(self) -> T_co:
+        """The same for closures launched later on the same device, when all before them is done or queued: no wait."""
+
+
+class Stage(Protocol):
+    """A step's small arrays on their way to the device."""
+
+    def put(self, array: Array) -> Tensor:
+        """On the device, with the array's values once ``send`` has been called there. The array may be changed as soon
+        as the step is over, not before."""
+
+    def send(self) -> None:
+        """In a closure: what was put is on the device for all that follows."""
+
+
+class GraphRecorder(Protocol):
+    """Records what closures launch, to be launched again as one call."""
+
+    def record(self, run: Callable[[], T], done: Callable[[Callable[[], None], T], None]) -> None:
+        """Soon, and beside the device's queue, ``run`` is called twice: once for real, once to be recorded. Then
+        ``done(replay, value of the recorded call)``, on any thread. Not called if that failed, which is logged."""
+
+    def wait(self) -> None:
+        """Until all is recorded that was asked for."""
+
 
 class Device(Protocol):
     """One device."""
 
     torch_device: torch.device
+    name: str  # as its maker calls it
     overlaps_by_default: bool
+    has_own_memory: bool  # beside the system's: what it takes there is nobody else's
 
     def launch(self, closure: Callable[[], T]) -> Result[T]:
-        """Queue a closure."""
+        """Queue a closure. Raises OutOfMemory, where that is known at once."""
+
+    def stage(self) -> Stage:
+        """For one step's arrays, or for some more of the same step."""
+
+    def to_host(self, tensor: Tensor) -> Tensor:
+        """In a closure: the tensor for whoever waits for the closure's result."""
 
     def empty(self, shape: tuple[int, ...]) -> Tensor:
         """u8, uninitialized: a KV cache."""
@@ -39,6 +79,13 @@ class Device(Protocol):
 
     def free_memory_bytes(self) -> int:
         """Memory that may still be taken."""
+
+    def peak_memory_bytes(self, run: Callable[[], object]) -> int:
+        """Memory that ``run`` takes on top of what is taken, at most at any time. 0 where a system's memory is shared
+        and nobody counts it."""
+
+    def graph_recorder(self) -> GraphRecorder | None:
+        """None where nothing is gained by one, or the backend records by itself."""
 
     def close(self) -> None:
         """Wait for what is queued and stop."""

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from engine_core.device.queue import Stage
 from engine_core.runner.block_copies import CopyRun
-from engine_core.step import BlockTableUpdate, SchedulerOutput, SlotBinding
+from engine_core.step import SchedulerOutput
 from kernels.ops import SampleRows
 
 
@@ -20,19 +21,51 @@ class PromptLogprobRows:
 
 
 @dataclass(frozen=True, slots=True)
-class ForwardBatch:
-    """T rows, S sequences, R sampled rows. ``sample_entries``: which of the plan's entries each sampled row is of."""
+class StepRows:
+    """T rows of S sequences, of which R are sampled."""
 
-    plan: SchedulerOutput
-    bindings: list[tuple[SlotBinding, Tensor]]
-    block_table_updates: list[tuple[BlockTableUpdate, Tensor]]
-    copies: list[CopyRun]  # before anything else
-    row_slots: Tensor  # i64 [T]
+    slots: Tensor  # i64 [T]
     positions: Tensor  # i64 [T]
     sequence_slots: Tensor  # i64 [S]
     query_start: Tensor  # i32 [S + 1]
-    num_blocks: int  # of the longest sequence
     sample_indices: Tensor  # i64 [R] rows of the step
+    num_blocks: int  # of the longest sequence
+
+    @property
+    def is_decode(self) -> bool:
+        """One row a sequence, and every one is sampled."""
+        return len(self.slots) == len(self.sequence_slots) == len(self.sample_indices)
+
+
+@dataclass(frozen=True, slots=True)
+class BoundTokens:
+    """What a slot's tokens begin with from now on, i32."""
+
+    slot: int
+    token_ids: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class TableEntries:
+    """Blocks put into the table of blocks, one by one: i64 [n] each, or nothing."""
+
+    slots: Tensor
+    indices: Tensor
+    block_ids: Tensor
+
+
+@dataclass(slots=True)
+class ForwardBatch:
+    """``sample_entries``: which of the plan's entries each sampled row is of. ``is_begun``: what must happen once, the
+    copies above all, has been queued."""
+
+    plan: SchedulerOutput
+    stage: Stage
+    bindings: list[BoundTokens]
+    table_entries: TableEntries | None
+    copies: list[CopyRun]  # before anything else
+    rows: StepRows
     sample_entries: list[int]
     sample_rows: SampleRows
     prompt_logprob_rows: list[PromptLogprobRows]
+    is_begun: bool = False

@@ -1,4 +1,4 @@
-"""How many KV blocks there are memory for, on the device and on the host. All sizes in bytes."""
+"""How many KV blocks there is memory for, on the device and on the host. All sizes in bytes."""
 
 from ipc.config import CacheConfig
 from ipc.errors import ConfigError
@@ -6,9 +6,20 @@ from ipc.errors import ConfigError
 CPU_SHARE, CPU_MOST = 4, 4 * 1024**3  # a quarter of what is free, at most 4 GiB
 
 
-def num_kv_blocks(config: CacheConfig, *, bytes_per_block: int, free_bytes: int, is_gpu: bool, most: int) -> int:
-    """Blocks in the pool: as configured, else what the memory holds, but no more than ``most`` (what all sequences
-    together could use). Raises ConfigError when not even one fits."""
+def cpu_kv_memory(free_bytes: int) -> int:
+    """For the KV cache, where the system's memory holds it and others want some, too."""
+    return min(free_bytes // CPU_SHARE, CPU_MOST)
+
+
+def gpu_kv_memory(*, share: float, free_at_start: int, free_now: int, step_bytes: int) -> int:
+    """For the KV cache: the ``share`` of what was free before the weights were loaded, without them and without what
+    the largest step takes. Not below 0."""
+    return max(0, min(int(share * free_at_start) - (free_at_start - free_now), free_now) - step_bytes)
+
+
+def num_kv_blocks(config: CacheConfig, *, bytes_per_block: int, free_bytes: int, memory: int, most: int) -> int:
+    """Blocks in the pool: as configured, which must fit into ``free_bytes``, else what ``memory`` holds, but no more
+    than ``most`` (what all sequences together could use). Raises ConfigError when not even one fits."""
     if config.num_kv_blocks is not None:
         wanted = config.num_kv_blocks * bytes_per_block
         if wanted > free_bytes:
@@ -23,10 +34,6 @@ def num_kv_blocks(config: CacheConfig, *, bytes_per_block: int, free_bytes: int,
                 f"--kv-cache-memory-bytes {config.kv_cache_memory_bytes} is more than the {free_bytes} bytes free"
             )
         memory = config.kv_cache_memory_bytes
-    elif is_gpu:
-        memory = int(free_bytes * config.gpu_memory_utilization)
-    else:
-        memory = min(free_bytes // CPU_SHARE, CPU_MOST)
     blocks = min(memory // bytes_per_block, most)
     if blocks < 1:
         raise ConfigError(
@@ -34,6 +41,16 @@ def num_kv_blocks(config: CacheConfig, *, bytes_per_block: int, free_bytes: int,
             "raise --kv-cache-memory-bytes or lower --block-size"
         )
     return blocks
+
+
+def check_longest_sequence(num_blocks: int, block_size: int, max_model_len: int, device_name: str) -> None:
+    """Raises ConfigError when one sequence of ``max_model_len`` tokens does not fit."""
+    if num_blocks * block_size < max_model_len:
+        raise ConfigError(
+            f"{device_name} has memory for a KV cache of {num_blocks * block_size} tokens, one sequence may have "
+            f"{max_model_len}: --max-model-len {num_blocks * block_size} would fit; so would more with "
+            "--kv-cache-dtype int8, --quantization int8 or a higher --gpu-memory-utilization"
+        )
 
 
 def num_host_blocks(config: CacheConfig, *, bytes_per_block: int, free_bytes: int) -> int:

@@ -3,7 +3,7 @@
 import msgspec
 
 from engine_core.sequence import Request, Sequence
-from engine_core.step import SequenceOutput
+from engine_core.step import SequenceOutput, StepFailure
 from ipc.codec import join_logprobs, pack_ids
 from ipc.messages import Failed, FinishReason, Output
 
@@ -59,8 +59,10 @@ def make_failure(request: Request, code: str, text: str) -> Reply:
     return Reply(request.owner, Failed(request.request_id, -1, code, text))
 
 
-def why_nothing_was_drawn(seq: Sequence) -> tuple[str, str]:
+def why_it_failed(seq: Sequence, failure: StepFailure) -> tuple[str, str]:
     """Code and text of the failure. Where the request forbids ids, what is left may be none."""
+    if failure is StepFailure.OUT_OF_MEMORY:
+        return "out_of_memory", "the device had too little memory left to compute this request"
     params = seq.request.params
     if seq.grammar is not None or params.allowed_token_ids or params.bad_words:
         return "no_token_left", "what the request allows leaves no token that may come next"

@@ -14,7 +14,7 @@ from engine_core.scheduler.deadlines import Deadlines
 from engine_core.scheduler.disk_reads import DiskReads
 from engine_core.scheduler.first_blocks import allocate_whole
 from engine_core.scheduler.forks import Forks
-from engine_core.scheduler.outputs import Reply, make_failure, make_output, why_nothing_was_drawn
+from engine_core.scheduler.outputs import Reply, make_failure, make_output, why_it_failed
 from engine_core.scheduler.policy import Policy
 from engine_core.scheduler.step_builder import StepBuilder
 from engine_core.scheduler.stopping import output_limit, stop_token_id, take_tokens
@@ -344,8 +344,8 @@ class Scheduler:
         self, seq: Sequence, entry: ScheduledSequence, output: SequenceOutput, replies: list[Reply]
     ) -> None:
         request = seq.request
-        if output.is_corrupt:
-            replies += self._fail(request, *why_nothing_was_drawn(seq))
+        if output.failure is not None:
+            replies += self._fail(request, *why_it_failed(seq, output.failure))
             return
         if output.prompt_logprobs is not None:
             request.prompt_logprobs.append(output.prompt_logprobs)

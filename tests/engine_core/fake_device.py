@@ -17,6 +17,7 @@ from engine_core.step import (
     SchedulerOutput,
     SequenceOutput,
     SlotBinding,
+    StepFailure,
     StepHandle,
 )
 from ipc.codec import pack_floats, pack_ids
@@ -185,4 +186,9 @@ class FakeDevice:
             top_ids, top_logprobs = pack_ids(token_id for token_id, _ in top), pack_floats(value for _, value in top)
             own = pack_floats([entry.end]), pack_ids([token_id])
             logprobs = TokenLogprobs(entry.num_logprobs, *own, top_ids, top_logprobs)
-        return SequenceOutput((token_id,), logprobs, prompt_logprobs, is_corrupt=breaks_here(binding, entry.end))
+        return SequenceOutput(
+            (token_id,),
+            logprobs,
+            prompt_logprobs,
+            failure=StepFailure.CORRUPT_LOGITS if breaks_here(binding, entry.end) else None,
+        )

@@ -5,7 +5,8 @@ import random
 import pytest
 import torch
 
-from engine_core.runner.block_copies import BlockCopier, CopyRun, split_into_runs
+from engine_core.device.staging import DirectStage
+from engine_core.runner.block_copies import BlockCopier, CopyPlanner, CopyRun, split_into_runs
 from kernels.ops import load
 
 NUM_BLOCKS, NUM_HOST, NUM_LAYERS, SIZE = 6, 4, 3, 40
@@ -29,10 +30,12 @@ def test_a_run_ends_where_one_copy_needs_another(copies: list[tuple[int, int]], 
     assert len(split_into_runs(copies, 6)) == num_runs
 
 
-def test_the_bytes_go_where_the_pairs_say_one_after_the_other() -> None:
+@pytest.mark.parametrize("num_spare", [0, 1])
+def test_the_bytes_go_where_the_pairs_say_one_after_the_other(num_spare: int) -> None:
     rng = random.Random(1)
+    planner = CopyPlanner(NUM_LAYERS, NUM_BLOCKS, NUM_BLOCKS + num_spare)
     for _ in range(50):
-        caches = torch.randint(0, 256, (NUM_LAYERS, NUM_BLOCKS, SIZE), dtype=torch.uint8)
+        caches = torch.randint(0, 256, (NUM_LAYERS, NUM_BLOCKS + num_spare, SIZE), dtype=torch.uint8)
         host = torch.randint(0, 256, (NUM_HOST, NUM_LAYERS, SIZE), dtype=torch.uint8)
         places = [caches[:, index] for index in range(NUM_BLOCKS)] + list(host)
         expected = [place.clone() for place in places]
@@ -42,11 +45,10 @@ def test_the_bytes_go_where_the_pairs_say_one_after_the_other() -> None:
             if source < NUM_BLOCKS or destination < NUM_BLOCKS:
                 copies.append((source, destination))
                 expected[destination] = expected[source].clone()
-        BlockCopier(caches, host, load("reference"))(split_into_runs(copies, NUM_BLOCKS))
+        BlockCopier(caches, host, load("reference"))(planner(copies, DirectStage()))
         assert all(torch.equal(place, one) for place, one in zip(places, expected, strict=True))
 
 
 def test_the_host_copies_nothing_inside_itself() -> None:
-    caches, host = torch.zeros((1, 2, 8), dtype=torch.uint8), torch.zeros((2, 1, 8), dtype=torch.uint8)
     with pytest.raises(ValueError, match="inside itself"):
-        BlockCopier(caches, host, load("reference"))(split_into_runs([(2, 3)], 2))
+        split_into_runs([(2, 3)], 2)
