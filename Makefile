@@ -3,6 +3,8 @@
 # make test-machine: those checks that a machine can change: the compiler it lacks, its Python, its user, its folders.
 # make test-clients: clients of others against the demo model, from an environment of their own.
 # make test-dashboards: a real Prometheus watches octavo, and is asked every expression of the dashboards and alerts.
+# make test-gpu: kernels, whole models and their speed on this machine's GPU, in six minutes.
+# make compile-ahead: every GPU kernel compiled, without a GPU, and what it takes of one; ARGS="--all" for more shapes.
 # make test-chaos: faults under load, some minutes; CHAOS_SEED=N has those of another run again.
 # make soak: ten minutes of load, after which both processes must be as large as before.
 # make loadtest: a minute of users against 127.0.0.1:8000 or LOCUST_HOST, and a report; ARGS="--help" says the flags.
@@ -25,7 +27,7 @@ PYTEST = $(BIN)/python -m pytest -n $(PROCESSES) --dist loadscope --no-loadscope
 # comes in. Native kernels are tested where there is a compiler only.
 SAME_EVERYWHERE := tests/kernels tests/engine_core/scheduler tests/engine_core/models tests/engine_core/test_same_tokens.py
 
-.PHONY: venv serve test test-machine test-clients test-dashboards test-chaos soak loadtest bench lint clean
+.PHONY: venv serve test test-machine test-clients test-dashboards test-gpu compile-ahead test-chaos soak loadtest bench lint clean
 
 venv:
 	@PYTHON='$(PYTHON)' TORCH_ARGS='$(TORCH_ARGS)' sh scripts/venv.sh
@@ -46,6 +48,12 @@ test-clients: venv
 test-dashboards: venv
 	@sh scripts/prometheus.sh
 	$(BIN)/python -m pytest tests/dashboards $(TESTS)
+
+test-gpu: venv
+	PYTHON=$(BIN)/python bash tests/gpu/run.sh
+
+compile-ahead: venv
+	$(BIN)/python -m kernels.triton.compile_ahead $(ARGS)
 
 test-chaos: venv
 	$(BIN)/python -m pytest -n $(PROCESSES) --maxschedchunk 1 tests/chaos $(TESTS)

@@ -56,7 +56,8 @@ class CudaDevice:
     def launch(self, closure: Callable[[], T]) -> CudaResult[T]:
         """Run a closure, whose kernels queue. Raises OutOfMemory."""
         try:
-            value = closure()
+            with torch.cuda.stream(self._stream):
+                value = closure()
         except torch.OutOfMemoryError as error:
             torch.cuda.empty_cache()  # what is left in pieces may be enough in one
             raise OutOfMemory(str(error).partition("\n")[0]) from error
