@@ -6,12 +6,9 @@ memory pool, since they are replayed on one stream, and a step's outputs are use
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
 
 import structlog
 import torch
-
-T = TypeVar("T")
 
 log = structlog.get_logger("octavo.engine")
 
@@ -25,27 +22,33 @@ class CudaGraphRecorder:
         self._pool = torch.cuda.graph_pool_handle()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="graphs")
 
-    def record(self, run: Callable[[], T], done: Callable[[Callable[[], None], T], None]) -> None:
+    def record(
+        self, warm_up: Callable[[], object], run: Callable[[], None], done: Callable[[Callable[[], None]], None]
+    ) -> None:
         """See ``GraphRecorder``."""
         asked = torch.cuda.Event()
         asked.record()
-        self._thread.submit(self._record, run, done, asked).add_done_callback(_report)
+        self._thread.submit(self._record, warm_up, run, done, asked).add_done_callback(_report)
 
     def _record(
-        self, run: Callable[[], T], done: Callable[[Callable[[], None], T], None], asked: torch.cuda.Event
+        self,
+        warm_up: Callable[[], object],
+        run: Callable[[], None],
+        done: Callable[[Callable[[], None]], None],
+        asked: torch.cuda.Event,
     ) -> None:
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
-            asked.wait()  # what ``run`` reads may have been written on the other stream just now
-            run()  # compiles kernels and makes the libraries' workspaces, which a recording must not
+            asked.wait()  # what is read may have been written on the other stream just now
+            warm_up()  # compiles kernels and makes the libraries' workspaces, which a recording must not
             self._stream.synchronize()
             graph = torch.cuda.CUDAGraph()
             # Not torch.cuda.graph: that collects garbage and empties the allocator's cache, and steps would wait.
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
-                value = run()
+                run()
             finally:
                 graph.capture_end()
-        done(graph.replay, value)
+        done(graph.replay)
 
     def wait(self) -> None:
         """See ``GraphRecorder``."""

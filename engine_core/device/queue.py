@@ -45,9 +45,13 @@ class Stage(Protocol):
 class GraphRecorder(Protocol):
     """Records what closures launch, to be launched again as one call."""
 
-    def record(self, run: Callable[[], T], done: Callable[[Callable[[], None], T], None]) -> None:
-        """Soon, and beside the device's queue, ``run`` is called twice: once for real, once to be recorded. Then
-        ``done(replay, value of the recorded call)``, on any thread. Not called if that failed, which is logged."""
+    def record(
+        self, warm_up: Callable[[], object], run: Callable[[], None], done: Callable[[Callable[[], None]], None]
+    ) -> None:
+        """Soon, ``warm_up`` is called and computes beside the device's queue, at the same time as any step: it must
+        write nothing that steps read. Then ``run``, which is recorded and computes nothing yet; then ``done(replay)``,
+        on any thread. Not called if that failed, which is logged. What ``run`` allocates is its own only until another
+        recording is replayed."""
 
     def wait(self) -> None:
         """Until all is recorded that was asked for."""

@@ -39,12 +39,12 @@ def block_ladder(max_blocks: int, block_size: int) -> tuple[int, ...]:
 
 
 class DecodeGraph:
-    """One size, recorded. Callable: as ``GraphRunner``."""
+    """One size, recorded. Callable: as ``GraphRunner``. ``outputs``: of the largest size, which all share."""
 
     def __init__(
-        self, rows: StepRows, spare_slot: int, replay: Callable[[], None], outputs: tuple[Tensor, Tensor]
+        self, rows: StepRows, spare_slot: int, outputs: tuple[Tensor, Tensor], replay: Callable[[], None]
     ) -> None:
-        self._rows, self._spare_slot, self._replay, self._outputs = rows, spare_slot, replay, outputs
+        self._rows, self._spare_slot, self._outputs, self._replay = rows, spare_slot, outputs, replay
         self._num_last = 0
 
     def __call__(self, rows: StepRows) -> tuple[Tensor, Tensor]:
@@ -68,6 +68,12 @@ class DecodeGraphs:
     ) -> None:
         self._computation, self._recorder = computation, recorder
         self._row_ladder, self._block_ladder = tuple(row_ladder), tuple(blocks)
+        config, device = computation.model.config, computation.caches[0].device
+        # Not each recording's own: of all sizes together these would be gigabytes.
+        self._outputs = (
+            torch.empty((max(row_ladder, default=0), config.hidden_size), device=device),
+            torch.empty((max(row_ladder, default=0), config.vocab_size), device=device),
+        )
         self._graphs: dict[Size, DecodeGraph] = {}
         self._asked_for: set[Size] = set()
 
@@ -103,8 +109,12 @@ class DecodeGraphs:
             num_blocks=num_blocks,
         )
 
-        def keep(replay: Callable[[], None], outputs: tuple[Tensor, Tensor]) -> None:
-            self._graphs[size] = DecodeGraph(rows, spare_slot, replay, outputs)
+        def keep(replay: Callable[[], None]) -> None:
+            self._graphs[size] = DecodeGraph(rows, spare_slot, self._outputs, replay)
             log.debug("decode step recorded", rows=num_rows, blocks=num_blocks)
 
-        self._recorder.record(lambda: self._computation(rows), keep)
+        self._recorder.record(lambda: self._computation(rows), lambda: self._compute(rows), keep)
+
+    def _compute(self, rows: StepRows) -> None:
+        for output, value in zip(self._outputs, self._computation(rows), strict=True):
+            output[: len(value)] = value

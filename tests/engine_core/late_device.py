@@ -8,6 +8,7 @@ some launches after they were asked for.
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -57,39 +58,46 @@ class LateEvent:
         self.device.run_all()
 
 
+Record = tuple[int, Callable[[], object], Callable[[], None], Callable[[Callable[[], None]], None]]
+
+
 @dataclass(slots=True)
 class LateRecorder:
-    """Replays by running once more, into the tensors of the recording."""
+    """Replays by running once more. Warms up somewhere in the device's queue, perhaps in the midst of a step."""
 
-    asked: list[tuple[int, Callable[[], Any], Callable[[Callable[[], None], Any], None]]] = field(default_factory=list)
+    asked: list[Record] = field(default_factory=list)
     num_launches: int = 0
     num_recorded: int = 0
     num_replays: int = 0
 
-    def record(self, run: Callable[[], Any], done: Callable[[Callable[[], None], Any], None]) -> None:
-        self.asked.append((self.num_launches + LAUNCHES_TO_RECORD, run, done))
+    def record(
+        self, warm_up: Callable[[], object], run: Callable[[], None], done: Callable[[Callable[[], None]], None]
+    ) -> None:
+        self.asked.append((self.num_launches + LAUNCHES_TO_RECORD, warm_up, run, done))
 
-    def count_launch(self) -> None:
+    def count_launch(self, queue: deque[Callable[[], None]]) -> None:
         self.num_launches += 1
         while self.asked and self.asked[0][0] <= self.num_launches:
-            _, run, done = self.asked.pop(0)
-            run()
-            self._record(run, done)
+            _, warm_up, run, done = self.asked.pop(0)
+            queue.append(partial(self._record, warm_up, run, done))
 
     def wait(self) -> None:
         self.num_launches += LAUNCHES_TO_RECORD
-        self.count_launch()
+        queue: deque[Callable[[], None]] = deque()
+        self.count_launch(queue)
+        for record in queue:
+            record()
 
-    def _record(self, run: Callable[[], Any], done: Callable[[Callable[[], None], Any], None]) -> None:
-        outputs = run()
+    def _record(
+        self, warm_up: Callable[[], object], run: Callable[[], None], done: Callable[[Callable[[], None]], None]
+    ) -> None:
+        warm_up()
         self.num_recorded += 1
+        done(partial(self._replay, run))
 
-        def replay() -> None:
-            self.num_replays += 1
-            for output, value in zip(outputs, run(), strict=True):
-                output.copy_(value)
-
-        done(replay, outputs)
+    def _replay(self, run: Callable[[], None]) -> None:
+        self.num_replays += 1
+        run()
 
 
 class LateDevice:
@@ -108,10 +116,10 @@ class LateDevice:
         self._staging = PinnedRing(self.torch_device, self._empty_pinned, self._make_event)
 
     def launch(self, closure: Callable[[], T]) -> LateResult:
-        if self._recorder is not None:
-            self._recorder.count_launch()
         result = LateResult(self, closure)
         self.queue.append(result.run)
+        if self._recorder is not None:
+            self._recorder.count_launch(self.queue)
         return result
 
     def run_all(self) -> None:

@@ -109,7 +109,7 @@ def test_top_sees_a_server(
     captured = capsys.readouterr()
     rate = re.search(r"tokens/s +output ([\d.]+)", captured.out)
     assert rate is not None
-    assert 0 < float(rate[1]) <= 1 / SLOW["seconds_per_token"]
+    assert float(rate[1]) > 0
     assert re.search(r"\d (ms|s) +running +\d+/500", captured.out)
     assert re.search(r"running \d   waiting 0", captured.out)
     if key is not None:
