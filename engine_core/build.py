@@ -78,23 +78,29 @@ def build_engine(config: EngineConfig, channel: Channel) -> Engine:
     dtype, free_at_start = DTYPES[config.model.dtype], device.free_memory_bytes()
     if device.has_own_memory:
         check_weights(config, architecture, dtype, device)
-    model = load_model(
-        folder,
-        architecture,
-        dtype=dtype,
-        load_format=config.model.load_format,
-        seed=config.model.seed,
-        max_model_len=max_model_len,
-        ops=hardware.ops,
-        quantization=config.model.quantization,
-        device=device.torch_device,
-        model_digest=identity,
-    )
-    log.info("model loaded", seconds=round(time.monotonic() - started, 2), model=str(folder))
-    kv_dtype = model.dtype if config.cache.kv_cache_dtype == "auto" else KV_DTYPES[config.cache.kv_cache_dtype]
-    layout = model.kv_layout(config.cache.block_size, kv_dtype)
-    sizes = choose_sizes(config, model, layout, max_model_len, device, free_at_start)
-    runner = ModelRunner(model, layout, sizes, device)
+    try:
+        model = load_model(
+            folder,
+            architecture,
+            dtype=dtype,
+            load_format=config.model.load_format,
+            seed=config.model.seed,
+            max_model_len=max_model_len,
+            ops=hardware.ops,
+            quantization=config.model.quantization,
+            device=device.torch_device,
+            model_digest=identity,
+        )
+        log.info("model loaded", seconds=round(time.monotonic() - started, 2), model=str(folder))
+        layout = choose_kv_layout(config.cache, model)
+        sizes = choose_sizes(config, model, layout, max_model_len, device, free_at_start)
+        runner = ModelRunner(model, layout, sizes, device)
+    except torch.OutOfMemoryError as error:  # somebody else took it meanwhile, or weights as they are packed
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(
+            f"{device.name} has too little memory for the model: {reason} A lower --max-model-len, --max-num-seqs or "
+            "--max-num-batched-tokens, or --quantization int8, takes less"
+        ) from error
     timer = StepTimer(runner, sizes, device)
     timed = StepCost(*config.step_seconds) if config.step_seconds else timer.measure_cost()
     log.info("steps timed", **{f"{name}_us": round(value * 1e6, 3) for name, value in asdict(timed).items()})
@@ -220,6 +226,15 @@ def choose_max_model_len(config: ModelConfig, architecture: ArchitectureConfig) 
     if config.max_model_len > longest:
         raise ConfigError(f"--max-model-len {config.max_model_len}: the model's positions end at {longest}")
     return config.max_model_len
+
+
+def choose_kv_layout(config: CacheConfig, model: DecoderModel) -> KVLayout:
+    """Raises ConfigError for a model whose heads the kernels cannot keep."""
+    dtype = model.dtype if config.kv_cache_dtype == "auto" else KV_DTYPES[config.kv_cache_dtype]
+    try:
+        return model.kv_layout(config.block_size, dtype)
+    except ValueError as error:
+        raise ConfigError(f"the {model.ops.name} kernels cannot keep this model's KV: {error}") from error
 
 
 def check_weights(config: EngineConfig, architecture: ArchitectureConfig, dtype: torch.dtype, device: Device) -> None:

@@ -4,6 +4,8 @@ largest the memory is measured."""
 import time
 from dataclasses import replace
 
+from msgspec import structs
+
 from engine_core.device.queue import Device
 from engine_core.executor.uniproc import UniprocExecutor
 from engine_core.models.decoder import DecoderModel
@@ -21,13 +23,15 @@ NUM_SEQUENCES = 32
 FAR_CONTEXT = 1920
 NUM_COPIES = 8
 NUM_LOGPROBS = 20
+WARM_UP_ROWS = (1, 2, 17, 33, 65, 257, 1025)
+"""Kernels are compiled when they are first launched, others for other numbers of rows."""
 GREEDY = SamplingParams(temperature=0.0)
-EVERYTHING = SamplingParams(
-    temperature=0.7,
-    seed=1,
-    top_k=50,
-    top_p=0.9,
-    min_p=0.01,
+DRAWN = SamplingParams(temperature=0.7, seed=1)
+FILTERED = structs.replace(DRAWN, top_k=50, top_p=0.9, min_p=0.01)
+PENALIZED = structs.replace(GREEDY, presence_penalty=0.1, frequency_penalty=0.1, repetition_penalty=1.1)
+BIASED = structs.replace(GREEDY, logit_bias=((0, 1.0),), bad_words=((0, 1),))
+EVERYTHING = structs.replace(
+    FILTERED,
     presence_penalty=0.1,
     frequency_penalty=0.1,
     repetition_penalty=1.1,
@@ -47,12 +51,17 @@ class StepTimer:
         self._executor = UniprocExecutor(runner, device)
 
     def warm_up(self) -> None:
-        """Everything that a step may hold, once: kernels are compiled, weights touched, threads started."""
+        """What steps may hold, once: no request waits for a compiler."""
         sizes = self._sizes
-        self.run([(0, 1)])
-        num_rows = min(NUM_ROWS, sizes.max_model_len - 1, sizes.max_num_batched_tokens)
-        self.run([(0, num_rows)], EVERYTHING, num_logprobs=1)
-        self.run([(0, num_rows)], EVERYTHING, num_logprobs=1, needs_mask=True)
+        for num_rows in WARM_UP_ROWS:
+            if num_rows <= sizes.max_num_batched_tokens:
+                if num_rows <= sizes.max_num_seqs:
+                    self.run([(0, 1)] * num_rows)
+                if num_rows < sizes.max_model_len:
+                    self.run([(0, num_rows)])
+        for params in (GREEDY, DRAWN, FILTERED, PENALIZED, BIASED, EVERYTHING):
+            self.run([(0, 1)], params, num_logprobs=1)
+            self.run([(0, 1)], params, num_logprobs=0, needs_mask=True)
 
     def measure_cost(self) -> StepCost:
         """From four steps: one row, a chunk, the same chunk far into a context, and many sequences of a row each.

@@ -11,6 +11,7 @@ from kernels.triton.target import Target
 
 LEAST_ROWS = 16  # of a product
 MOST_DECODE_TILE = 64
+MOST_HEAD_SIZE = 256
 CAREFUL_ROWS = 64  # what looks at every value takes more registers
 SCALED_STAGES = 2
 

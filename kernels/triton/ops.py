@@ -17,6 +17,7 @@ from kernels.ops import (
     Trace,
 )
 from kernels.triton import attention, kv, layers, linear, logprobs, memory, sampling
+from kernels.triton.attention_tiles import MOST_HEAD_SIZE
 from kernels.triton.target import Target
 
 
@@ -64,6 +65,8 @@ class TritonOps:
     def kv_layout(self, block_size: int, num_kv_heads: int, head_size: int, dtype: torch.dtype) -> KVLayout:
         if dtype not in self.kv_dtypes:
             raise ValueError(f"a KV cache in {dtype}: {self._target.name} cannot")
+        if head_size > MOST_HEAD_SIZE:
+            raise ValueError(f"heads of {head_size} entries, attention has at most {MOST_HEAD_SIZE}")
         return kv.TritonKVLayout(block_size, num_kv_heads, head_size, dtype)
 
     def write_kv(self, k: Tensor, v: Tensor, cache: Tensor, layout: KVLayout, kv_slots: Tensor) -> None:

@@ -15,6 +15,7 @@ from engine_core.models.loader import load_model
 from engine_core.models.weight_size import weight_bytes
 from ipc.errors import ConfigError
 from kernels.ops import KVLayout, Quantization, load
+from kernels.triton import create_interpreted
 
 LARGE = 64 * 2**20
 
@@ -89,6 +90,25 @@ def test_what_would_fit_is_named_with_its_size(tmp_path: Path) -> None:
     ]:
         with pytest.raises(ConfigError, match=fitting):
             build(folder, LateDevice(memory_bytes=memory), arithmetic)
+
+
+def test_memory_that_ends_while_loading_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(*arguments: Any, **keywords: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 8.00 GiB.\nmore")
+
+    monkeypatch.setattr("engine_core.build.load_model", load)
+    with pytest.raises(
+        ConfigError, match=r"^late has too little memory .* 8\.00 GiB\. .*--quantization int8"
+    ) as caught:
+        build(write_config(tmp_path), LateDevice(memory_bytes=LARGE))
+    assert "\n" not in str(caught.value)
+
+
+def test_heads_that_are_too_large_for_the_kernels_are_one_line(tmp_path: Path) -> None:
+    hardware = Hardware(LateDevice(memory_bytes=LARGE), create_interpreted(), overlap=True)
+    folder = write_config(tmp_path, head_dim=512, num_attention_heads=2, num_key_value_heads=1)
+    with pytest.raises(ConfigError, match="triton kernels cannot keep this model's KV: heads of 512 entries"):
+        Harness(folder, "-bfloat16", find_hardware=lambda config: hardware, num_kv_blocks=None)
 
 
 @pytest.mark.parametrize("quantization", [None, "int8", "int4"])
