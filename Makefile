@@ -25,7 +25,8 @@ BIN := .venv/bin
 PYTEST = $(BIN)/python -m pytest -n $(PROCESSES) --dist loadscope --no-loadscope-reorder
 # Computed from what is in memory, by Python and the reference kernels, which make test takes too: nothing of a machine
 # comes in. Native kernels are tested where there is a compiler only.
-SAME_EVERYWHERE := tests/kernels tests/engine_core/scheduler tests/engine_core/models tests/engine_core/test_same_tokens.py
+SAME_EVERYWHERE := tests/kernels tests/engine_core/scheduler tests/engine_core/models \
+	tests/engine_core/test_same_tokens.py tests/engine_core/test_triton_engine.py
 
 .PHONY: venv serve test test-machine test-clients test-dashboards test-gpu compile-ahead test-chaos soak loadtest bench lint clean
 

@@ -244,8 +244,10 @@ def check_weights(config: EngineConfig, architecture: ArchitectureConfig, dtype:
     needed = weight_bytes(architecture, dtype.itemsize, config.model.quantization)
     if needed <= room:
         return
-    smaller = {"--dtype bfloat16": weight_bytes(architecture, 2, None), "--quantization int8": 0}
-    smaller["--quantization int8"] = weight_bytes(architecture, 2, "int8")
+    smaller = {
+        "--dtype bfloat16": weight_bytes(architecture, 2, None),
+        "--quantization int8": weight_bytes(architecture, 2, "int8"),
+    }
     fitting = [f"{flag} ({size / 2**30:.1f} GiB)" for flag, size in smaller.items() if size <= room]
     raise ConfigError(
         f"the weights take {needed / 2**30:.1f} GiB, {device.name} has room for {room / 2**30:.1f} GiB "

@@ -19,7 +19,7 @@ from ipc.params import BeamParams, SamplingParams
 
 INVALID_GRAMMAR = "invalid_grammar"
 CLIENT_FAULTS = frozenset({"invalid", "impossible", "no_token_left", INVALID_GRAMMAR})
-UNAVAILABLE = frozenset({"draining", "not_ready", "shutting_down"})
+UNAVAILABLE = frozenset({"draining", "not_ready", "shutting_down", "out_of_memory"})
 
 
 @dataclass(frozen=True, slots=True)

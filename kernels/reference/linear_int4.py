@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kernels.reference.linear import add_in_tree, check_weight, multiply, pad_panel
-from kernels.reference.linear_int8 import SMALLEST, quantize
+from kernels.reference.linear_scaled import INT8, SMALLEST, quantize
 
 GROUP_SIZE = 32
 LARGEST = 15.0
@@ -111,7 +111,7 @@ def linear(x: Tensor, weight: Int4Linear, bias: Tensor | None) -> Tensor:
     for part, groups in zip(x.to(torch.float32).chunk(len(weight.groups), dim=1), weight.groups, strict=True):
         total: Tensor | None = None
         for inputs, group in zip(torch.split(part, GROUP_SIZE, dim=1), groups, strict=True):
-            values, scales = quantize(inputs)
+            values, scales = quantize(inputs, INT8)
             product = multiply(values, group.values)[: len(x), : weight.num_outputs].mul(group.scales).mul(scales)
             total = product if total is None else total.add_(product)
         assert total is not None

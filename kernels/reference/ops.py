@@ -22,9 +22,8 @@ from kernels.reference import (
     attention,
     layers,
     linear,
-    linear_fp8,
     linear_int4,
-    linear_int8,
+    linear_scaled,
     logprobs,
     memory,
     sampling,
@@ -46,21 +45,20 @@ class ReferenceOps:
         self, weight: Tensor, segments: int = 1, *, is_gated: bool = False, quantization: Quantization | None = None
     ) -> PackedLinear:
         # Gated or not: the parts run one after the other here.
-        if quantization == "int8":
-            return linear_int8.pack_linear(weight, segments)
-        if quantization == "int4":
-            return linear_int4.pack_linear(weight, segments)
-        if quantization == "fp8":
-            return linear_fp8.pack_linear(weight, segments)
+        match quantization:
+            case "int8":
+                return linear_scaled.pack_linear(weight, segments, linear_scaled.INT8)
+            case "fp8":
+                return linear_scaled.pack_linear(weight, segments, linear_scaled.FP8)
+            case "int4":
+                return linear_int4.pack_linear(weight, segments)
         return linear.pack_linear(weight, segments)
 
     def linear(self, x: Tensor, weight: PackedLinear, bias: Tensor | None = None) -> Tensor:
-        if isinstance(weight, linear_int8.Int8Linear):
-            return linear_int8.linear(x, weight, bias)
+        if isinstance(weight, linear_scaled.ScaledLinear):
+            return linear_scaled.linear(x, weight, bias)
         if isinstance(weight, linear_int4.Int4Linear):
             return linear_int4.linear(x, weight, bias)
-        if isinstance(weight, linear_fp8.Fp8Linear):
-            return linear_fp8.linear(x, weight, bias)
         return linear.linear(x, weight, bias)
 
     def linear_add(self, x: Tensor, weight: PackedLinear, bias: Tensor | None, residual: Tensor) -> Tensor:

@@ -107,13 +107,14 @@ async def test_nothing_is_taken_before_the_engine_is_ready() -> None:
 @on_a_loop
 async def test_what_the_engine_says_to_a_request() -> None:
     engine = Engine()
-    streams = [engine.submit() for _ in range(5)]
+    streams = [engine.submit() for _ in range(6)]
     answers: list[ToGateway] = [
         Accepted(streams[0].request_id),
         Refused(streams[1].request_id, "full", 2500),
         Failed(streams[2].request_id, -1, "impossible", "too long"),
         Failed(streams[3].request_id, -1, "draining", "not now"),
         Failed(streams[4].request_id, -1, "corrupt_logits", "NaN"),
+        Failed(streams[5].request_id, -1, "out_of_memory", "too little memory left"),
     ]
     for answer in answers:
         engine.connection.receive(answer)
@@ -124,7 +125,8 @@ async def test_what_the_engine_says_to_a_request() -> None:
     with pytest.raises(RequestError) as impossible:
         await streams[2].accepted()
     assert (impossible.value.code, impossible.value.status) == ("impossible", 400)
-    for stream, status, code in ((streams[3], 503, "draining"), (streams[4], 500, "corrupt_logits")):
+    failures = ((503, "draining"), (500, "corrupt_logits"), (503, "out_of_memory"))
+    for stream, (status, code) in zip(streams[3:], failures, strict=True):
         with pytest.raises(EngineError) as failed:
             await stream.accepted()
         assert (failed.value.code, failed.value.status) == (code, status)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[2]))
+    sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parents[1] / "engine_core")]
 
 import torch
 from gpu_clock import Mark, busy_seconds, copy_bandwidth, matmul_rate, synchronize

@@ -16,8 +16,8 @@ import torch
 from kernels.ops import Ops, load
 
 HERE = Path(__file__).parent
-KERNEL_TESTS = HERE.parent / "kernels"
-sys.path += [str(path) for path in (HERE, KERNEL_TESTS) if str(path) not in sys.path]
+SHARED = (HERE.parent / "kernels", HERE.parent / "engine_core")
+sys.path += [str(path) for path in (HERE, *SHARED) if str(path) not in sys.path]
 
 NEED_NO_GPU = {"test_gpu_bench.py", "test_gpu_device_ops.py"}
 

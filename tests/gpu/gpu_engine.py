@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from engine_harness import MemoryChannel
 
 from engine_core.build import Engine, build_engine
-from engine_core.channel import Compiled, Inbound, ProfileNews
 from ipc.codec import pack_ids, unpack_floats, unpack_ids
 from ipc.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig, TransportConfig
-from ipc.messages import Abort, Add, Failed, Outputs, ToGateway
+from ipc.messages import Abort, Add, Failed, Outputs
 from ipc.params import SamplingParams
 
 OWNER = b"gateway"
@@ -27,27 +27,6 @@ class Result:
     top: bytes = b""
     finish: int | None = None
     failure: str | None = None
-
-
-class MemoryChannel:
-    """What the loop receives, and what it sent."""
-
-    def __init__(self) -> None:
-        self.inbox: list[Inbound] = []
-        self.sent: list[ToGateway] = []
-
-    def receive(self, *, timeout: float | None) -> list[Inbound]:
-        inbox, self.inbox = self.inbox, []
-        return inbox
-
-    def post(self, owner: bytes, message: Compiled | ProfileNews) -> None:
-        self.inbox.append((owner, message))
-
-    def send(self, owner: bytes, message: ToGateway) -> None:
-        self.sent.append(message)
-
-    def broadcast(self, message: ToGateway) -> None:
-        self.sent.append(message)
 
 
 def make_config(folder: Path, device: str, **settings: Any) -> EngineConfig:
