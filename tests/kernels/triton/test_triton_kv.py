@@ -58,13 +58,14 @@ def test_fp8_rounds_to_the_nearest_number(ops: Ops) -> None:
     """All of them, and what lies in the middle of two: of these the even one."""
     numbers = torch.arange(127, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
     middles = (numbers[1:] + numbers[:-1]) / 2
-    row = torch.cat([numbers, middles, -middles, middles * 1.0001, middles * 0.9999, torch.zeros(1)])
-    layout = ops.kv_layout(16, 1, len(row), torch.float8_e4m3fn)
+    largest = numbers[-1:]  # in each head, whose scale is 1 then
+    parts = [numbers[1:], middles, -middles, middles * 1.0001, middles * 0.9999]
+    heads = torch.stack([torch.cat([part, largest]) for part in parts]).unsqueeze(0)
+    layout = ops.kv_layout(16, len(parts), heads.shape[-1], torch.float8_e4m3fn)
     cache = torch.zeros(1, layout.bytes_per_block, dtype=torch.uint8)
-    heads = row.view(1, 1, -1)
     ops.write_kv(heads, heads, cache, layout, torch.zeros(1, dtype=torch.int64))
-    codes = cache[0, : len(row)]
-    assert torch.equal(codes, oracle.nearest_fp8(row).view(torch.uint8))
+    codes = cache[0, : heads.numel()]
+    assert torch.equal(codes, oracle.nearest_fp8(heads.flatten()).view(torch.uint8))
 
 
 @pytest.mark.parametrize("kv_dtype", [torch.int8, torch.float8_e4m3fn])
