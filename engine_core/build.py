@@ -16,7 +16,7 @@ from engine_core.device.cpu import free_memory_bytes
 from engine_core.device.queue import Device
 from engine_core.executor.step_timing import StepTimer, measure_step_memory
 from engine_core.executor.uniproc import UniprocExecutor
-from engine_core.hardware import DTYPES, KV_DTYPES, find_hardware
+from engine_core.hardware import DTYPES, KV_DTYPES, Hardware, find_hardware
 from engine_core.kv_cache.block_files import DEFAULT_MAX_BYTES, BlockFiles
 from engine_core.kv_cache.disk_thread import DiskThread
 from engine_core.kv_cache.host_tier import HostTier
@@ -67,7 +67,6 @@ class Engine:
 
 def build_engine(config: EngineConfig, channel: Channel) -> Engine:
     """Load the model and put the engine together. Raises ConfigError, one line, when something cannot work."""
-    started = time.monotonic()
     folder = Path(config.model.model)
     architecture = read_config(folder)
     max_model_len = choose_max_model_len(config.model, architecture)
@@ -75,42 +74,17 @@ def build_engine(config: EngineConfig, channel: Channel) -> Engine:
     device = hardware.device
     policy = load_policy(config.scheduler.scheduling_policy)
     identity = model_digest(folder)
-    dtype, free_at_start = DTYPES[config.model.dtype], device.free_memory_bytes()
-    if device.has_own_memory:
-        check_weights(config, architecture, dtype, device)
-    try:
-        model = load_model(
-            folder,
-            architecture,
-            dtype=dtype,
-            load_format=config.model.load_format,
-            seed=config.model.seed,
-            max_model_len=max_model_len,
-            ops=hardware.ops,
-            quantization=config.model.quantization,
-            device=device.torch_device,
-            model_digest=identity,
-        )
-        log.info("model loaded", seconds=round(time.monotonic() - started, 2), model=str(folder))
-        layout = choose_kv_layout(config.cache, model)
-        sizes = choose_sizes(config, model, layout, max_model_len, device, free_at_start)
-        runner = ModelRunner(model, layout, sizes, device)
-    except torch.OutOfMemoryError as error:  # somebody else took it meanwhile, or weights as they are packed
-        reason = str(error).partition("\n")[0]
-        raise ConfigError(
-            f"{device.name} has too little memory for the model: {reason} A lower --max-model-len, --max-num-seqs or "
-            "--max-num-batched-tokens, or --quantization int8, takes less"
-        ) from error
+    runner, sizes, layout = load_runner(config, architecture, hardware, identity, max_model_len)
     timer = StepTimer(runner, sizes, device)
     timed = StepCost(*config.step_seconds) if config.step_seconds else timer.measure_cost()
     log.info("steps timed", **{f"{name}_us": round(value * 1e6, 3) for name, value in asdict(timed).items()})
     # Whoever says how many tokens a step may hold gets that many, however long they take.
     step_cost = timed if config.scheduler.max_num_batched_tokens is None else None
     numerics = numerics_id(
-        ops_name=model.ops.name,
-        isa=model.ops.isa,
+        ops_name=hardware.ops.name,
+        isa=hardware.ops.isa,
         model_digest=identity,
-        dtype=str(model.dtype),
+        dtype=str(DTYPES[config.model.dtype]),
         kv_layout_id=layout.layout_id,
         settings=f"{config.model.quantization} {config.model.load_format} {config.model.seed} {max_model_len}",
     )
@@ -156,6 +130,40 @@ def build_engine(config: EngineConfig, channel: Channel) -> Engine:
     )
     _log_sizes(ready)
     return Engine(core, runner, ready, AddReader(architecture.vocab_size, kv.extend_hashes))
+
+
+def load_runner(
+    config: EngineConfig, architecture: ArchitectureConfig, hardware: Hardware, identity: bytes, max_model_len: int
+) -> tuple[ModelRunner, RunnerSizes, KVLayout]:
+    """The model and as much room for its KV as there is. Raises ConfigError when memory is too small."""
+    started = time.monotonic()
+    folder, device, dtype = Path(config.model.model), hardware.device, DTYPES[config.model.dtype]
+    free_at_start = device.free_memory_bytes()
+    if device.has_own_memory:
+        check_weights(config, architecture, dtype, device.name, free_at_start)
+    try:
+        model = load_model(
+            folder,
+            architecture,
+            dtype=dtype,
+            load_format=config.model.load_format,
+            seed=config.model.seed,
+            max_model_len=max_model_len,
+            ops=hardware.ops,
+            quantization=config.model.quantization,
+            device=device.torch_device,
+            model_digest=identity,
+        )
+        log.info("model loaded", seconds=round(time.monotonic() - started, 2), model=str(folder))
+        layout = choose_kv_layout(config.cache, model)
+        sizes = choose_sizes(config, model, layout, max_model_len, device, free_at_start)
+        return ModelRunner(model, layout, sizes, device), sizes, layout
+    except torch.OutOfMemoryError as error:  # somebody else took it meanwhile, or weights as they are packed
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(
+            f"{device.name} has too little memory for the model: {reason} A lower --max-model-len, --max-num-seqs or "
+            "--max-num-batched-tokens, or --quantization int8, takes less"
+        ) from error
 
 
 def make_tiers(
@@ -237,10 +245,12 @@ def choose_kv_layout(config: CacheConfig, model: DecoderModel) -> KVLayout:
         raise ConfigError(f"the {model.ops.name} kernels cannot keep this model's KV: {error}") from error
 
 
-def check_weights(config: EngineConfig, architecture: ArchitectureConfig, dtype: torch.dtype, device: Device) -> None:
+def check_weights(
+    config: EngineConfig, architecture: ArchitectureConfig, dtype: torch.dtype, device_name: str, free_bytes: int
+) -> None:
     """Raises ConfigError when they cannot fit on the device, before they are read."""
     share = config.cache.gpu_memory_utilization
-    room = int(share * device.free_memory_bytes())
+    room = int(share * free_bytes)
     needed = weight_bytes(architecture, dtype.itemsize, config.model.quantization)
     if needed <= room:
         return
@@ -250,7 +260,7 @@ def check_weights(config: EngineConfig, architecture: ArchitectureConfig, dtype:
     }
     fitting = [f"{flag} ({size / 2**30:.1f} GiB)" for flag, size in smaller.items() if size <= room]
     raise ConfigError(
-        f"the weights take {needed / 2**30:.1f} GiB, {device.name} has room for {room / 2**30:.1f} GiB "
+        f"the weights take {needed / 2**30:.1f} GiB, {device_name} has room for {room / 2**30:.1f} GiB "
         f"(--gpu-memory-utilization {share:g} of what is free): "
         + (f"{' or '.join(fitting)} would fit" if fitting else "no --dtype or --quantization would fit")
     )

@@ -37,24 +37,20 @@ class Hardware:
 
 def find_hardware(config: EngineConfig) -> Hardware:
     """Raises ConfigError for a device that is not there or cannot do what is asked of it."""
-    name = config.model.device
-    if name not in ("auto", *registry.names("device")):
-        raise ConfigError(f"--device {name}: known are {', '.join(registry.names('device'))}")
-    if name == "auto":
-        name = "cpu"
-        if torch.cuda.is_available():
-            try:
-                return _on(config, "cuda", load_cuda_ops(config.model))
-            except ConfigError as error:
-                log.warning("the GPU is not used, the CPU is", reason=str(error))
-    ops = load_cuda_ops(config.model) if name == "cuda" else load_cpu_ops(config.model.cpu_threads)
-    return _on(config, name, ops)
-
-
-def _on(config: EngineConfig, name: str, ops: Ops) -> Hardware:
-    kind = registry.load("device", name)
-    wanted = config.scheduler.async_scheduling
-    overlap = kind.overlaps_by_default if wanted is None else wanted
+    wanted = config.model.device
+    ops: Ops | None = None
+    if wanted == "cuda" or (wanted == "auto" and torch.cuda.is_available()):
+        try:
+            ops = load_cuda_ops(config.model)
+        except ConfigError as error:
+            if wanted == "cuda":
+                raise
+            log.warning("the GPU is not used, the CPU is", reason=str(error))
+    kind = registry.load("device", "cpu" if ops is None else "cuda")
+    if ops is None:
+        ops = load_cpu_ops(config.model.cpu_threads)
+    is_said = config.scheduler.async_scheduling
+    overlap = kind.overlaps_by_default if is_said is None else is_said
     device: Device = kind(overlap=overlap, graphs=not config.model.enforce_eager)
     check_numbers(config.model, config.cache, ops, device.name)
     return Hardware(device, ops, overlap)

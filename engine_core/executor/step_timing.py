@@ -28,16 +28,11 @@ WARM_UP_ROWS = (1, 2, 17, 33, 65, 257, 1025)
 GREEDY = SamplingParams(temperature=0.0)
 DRAWN = SamplingParams(temperature=0.7, seed=1)
 FILTERED = structs.replace(DRAWN, top_k=50, top_p=0.9, min_p=0.01)
-PENALIZED = structs.replace(GREEDY, presence_penalty=0.1, frequency_penalty=0.1, repetition_penalty=1.1)
-BIASED = structs.replace(GREEDY, logit_bias=((0, 1.0),), bad_words=((0, 1),))
-EVERYTHING = structs.replace(
-    FILTERED,
-    presence_penalty=0.1,
-    frequency_penalty=0.1,
-    repetition_penalty=1.1,
-    logit_bias=((0, 1.0),),
-    bad_words=((0, 1),),
-)
+PENALTIES = {"presence_penalty": 0.1, "frequency_penalty": 0.1, "repetition_penalty": 1.1}
+LISTS = {"logit_bias": ((0, 1.0),), "bad_words": ((0, 1),)}
+PENALIZED = structs.replace(GREEDY, **PENALTIES)
+BIASED = structs.replace(GREEDY, **LISTS)
+EVERYTHING = structs.replace(FILTERED, **PENALTIES, **LISTS)
 Spans = list[tuple[int, int]]
 """A step: (start, number of tokens) of each of its sequences."""
 

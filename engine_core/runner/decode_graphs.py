@@ -69,10 +69,11 @@ class DecodeGraphs:
         self._computation, self._recorder = computation, recorder
         self._row_ladder, self._block_ladder = tuple(row_ladder), tuple(blocks)
         config, device = computation.model.config, computation.caches[0].device
+        most_rows = max(row_ladder, default=0)
         # Not each recording's own: of all sizes together these would be gigabytes.
         self._outputs = (
-            torch.empty((max(row_ladder, default=0), config.hidden_size), device=device),
-            torch.empty((max(row_ladder, default=0), config.vocab_size), device=device),
+            torch.empty((most_rows, config.hidden_size), device=device),
+            torch.empty((most_rows, config.vocab_size), device=device),
         )
         self._graphs: dict[Size, DecodeGraph] = {}
         self._asked_for: set[Size] = set()

@@ -10,6 +10,7 @@ from engine_core.hardware import check_numbers, find_hardware, load_cuda_ops
 from ipc.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig, TransportConfig
 from ipc.errors import ConfigError
 from kernels.ops import load
+from kernels.triton import create_interpreted
 
 
 def make_config(*, scheduler: SchedulerConfig = SchedulerConfig(), **model: Any) -> EngineConfig:  # noqa: B008
@@ -66,6 +67,21 @@ def test_auto_says_why_a_gpu_is_not_used(monkeypatch: pytest.MonkeyPatch, capsys
     assert find_hardware(make_config()).device.torch_device.type == "cpu"
     output = capsys.readouterr()
     assert "too old" in output.out + output.err
+
+
+def test_auto_does_not_leave_a_gpu_for_numbers_that_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has a GPU and asks for what it cannot do is told so, and not served by the CPU."""
+
+    class Device:
+        name, overlaps_by_default = "NVIDIA Double", True
+
+        def __init__(self, *, overlap: bool, graphs: bool) -> None: ...
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(hardware, "load_cuda_ops", lambda config: create_interpreted())
+    monkeypatch.setattr("engine_core.device.cuda.CudaDevice", Device)
+    with pytest.raises(ConfigError, match="--quantization int4: not on NVIDIA Double .* fp8, int8"):
+        find_hardware(make_config(quantization="int4"))
 
 
 def test_triton_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
